@@ -1,0 +1,47 @@
+/* file: whole files in, whole files out, and fingerprints.
+ *
+ * Reading is bounded and checked; writing is all or nothing. Messages name the path. */
+#ifndef TT_FILE_H
+#define TT_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "err.h"
+
+/* A file in memory. A plain file is mapped; one that starts with the gzip magic is inflated. */
+typedef struct tt_bytes {
+    const uint8_t *data;
+    size_t size;
+    bool mapped;
+} tt_bytes;
+
+/* `most`: refuse a larger (inflated) content with TT_EFORMAT; 0 for no bound. TT_EIO if it cannot be
+ * opened or read, TT_EFORMAT if the gzip stream is broken (with the offset). An empty file is fine. */
+tt_err tt_file_read(const char *path, size_t most, tt_bytes *out);
+void tt_file_release(tt_bytes *b); /* accepts a zeroed one */
+
+/* Writes to "<path>.tmp", fsyncs, renames over `path`, fsyncs the folder. On error the old file is
+ * untouched and the temporary one is gone. */
+tt_err tt_file_write(const char *path, const void *data, size_t size);
+
+bool tt_file_exists(const char *path);
+tt_err tt_dir_make(const char *path);              /* with parents; fine if it is there */
+tt_err tt_dir_sync(const char *path);              /* fsync of the folder               */
+tt_err tt_dir_remove(const char *path);            /* recursively; follows no links     */
+
+/* The names in a folder, sorted, without "." and ".."; free each and the array with tt_dir_free. */
+tt_err tt_dir_list(const char *path, char ***out, int *count);
+void tt_dir_free(char **names, int count);
+
+/* SHA-256, hexadecimal, 64 characters and NUL. Begin, add any number of times, end. */
+typedef struct tt_sha tt_sha;
+tt_sha *tt_sha_begin(void);
+void tt_sha_add(tt_sha *s, const void *data, size_t size);
+void tt_sha_end(tt_sha *s, char hex[65]); /* frees s */
+tt_err tt_sha_file(const char *path, char hex[65]); /* of the bytes as stored, not inflated */
+
+uint32_t tt_crc32c(const void *data, size_t size);
+
+#endif

@@ -1,0 +1,83 @@
+/* data: datasets as pure functions. A batch depends on (seed, step, grain) and nothing else, so that
+ * any worker can make any batch, and starting at step s costs nothing.
+ *
+ * Files are opened, checked whole and decoded at open (kept compact: bytes stay bytes); making a batch only
+ * gathers, normalises and augments. tt_data_fill may be called from many threads at once. */
+#ifndef TT_DATA_H
+#define TT_DATA_H
+
+#include "base/base.h"
+#include "tensor/tensor.h"
+
+typedef enum tt_split { TT_TRAIN, TT_VAL } tt_split;
+
+/* What the model and its loss expect; the data is checked against it at open. */
+typedef struct tt_data_want {
+    tt_shape input;        /* per sample, e.g. (1, 28, 28)                                         */
+    int classes;           /* > 0: integer labels 0 .. classes-1                                   */
+    int targets;           /* > 0: that many float targets per sample                              */
+    bool target_is_input;  /* autoencoder: the (unaugmented) normalised input is the target        */
+    const tt_node *input_at; /* the job's `model.input`, for messages                              */
+} tt_data_want;
+
+typedef struct tt_data tt_data;
+
+/* Reads the job's `data` map. A missing file is TT_EDATA whose message ends with the command that gets it where we know
+ * one; a bad one is TT_EDATA with file and offset (or line). `seed` keys shuffling and augmentation. */
+tt_err tt_data_open(tt_node *data, const tt_data_want *want, uint64_t seed, tt_data **out);
+
+/* Rows in memory, for programs that embed us: x is (n, features), labels or targets by `want`. Borrowed until close. */
+typedef struct tt_data_rows { const float *x; const int32_t *label; const float *target; int64_t n; } tt_data_rows;
+tt_err tt_data_open_rows(const tt_data_want *want, const tt_data_rows *train, const tt_data_rows *val,
+                         uint64_t seed, tt_data **out);
+
+int64_t tt_data_count(const tt_data *d, tt_split split);  /* samples; 0: no such split           */
+int tt_data_classes(const tt_data *d);                    /* seen in the labels, 0 if none       */
+const char *tt_data_class_name(const tt_data *d, int i);  /* NULL if the data has no names       */
+const char *tt_data_describe(const tt_data *d, tt_split split); /* "60,000 of 1x28x28 from train-images..." */
+const char *tt_data_sha(const tt_data *d);                /* fingerprint of the decoded content, lazily made  */
+
+/* ---- Which samples make a step ----
+ *
+ * A *pass* goes over all samples once in the order of a counter-based permutation keyed by (seed, pass).
+ * by_pass: a step never crosses the end of a pass; the last one of a pass is shorter if it must be.
+ * else: steps go on across passes and all have the same size (`train.steps_per_epoch`). */
+typedef struct tt_order {
+    int64_t count;   /* samples of the split         */
+    int64_t batch;   /* global batch                 */
+    bool by_pass;
+    bool shuffle;
+    uint64_t seed;
+} tt_order;
+int64_t tt_order_steps(const tt_order *o);               /* steps of a pass, by_pass: ceil(count / batch) */
+int tt_order_size(const tt_order *o, int64_t step);      /* samples in this step                          */
+
+/* A sample's place: which pass, where in its order. Randomness is keyed by it. */
+typedef struct tt_place { int64_t pass, at; } tt_place;
+tt_place tt_order_place(const tt_order *o, int64_t step, int i);   /* i-th sample of the step              */
+int64_t tt_order_sample(const tt_order *o, tt_place p);            /* its row in the dataset               */
+
+/* Fills samples [first, first + n) of `step` into out (n set, buffers of tt_batch_open). Training data is augmented, keyed
+ * by (seed, place); validation is not. Pure. */
+tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t step, int first, int n,
+                    tt_batch *out);
+
+/* ---- Prefetch: `threads` threads fill the steps to come, `depth` ahead ----
+ * A step's batch is handed out whole; the caller cuts grains from it. threads 0: filled in tt_feed_take. */
+typedef struct tt_feed tt_feed;
+tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, int64_t first_step, int threads,
+                    int depth, tt_feed **out);
+tt_err tt_feed_take(tt_feed *f, const tt_batch **out); /* of the next step; valid until the next take  */
+void tt_feed_close(tt_feed *f);
+
+/* ---- Getting datasets: `tutti data get NAME` ---- */
+typedef struct tt_fetch_opts {
+    const char *dir;                       /* destination: <dir>/<name>/                          */
+    const char *const *mirrors; int mirror_count; /* base URLs tried before the built-in ones            */
+    bool quiet;
+} tt_fetch_opts;
+tt_err tt_data_get(const char *name, const tt_fetch_opts *o);
+int tt_data_known(const char *const **names); /* "mnist", "fashion-mnist", "cifar10" */
+void tt_data_close(tt_data *d);
+
+#endif
