@@ -84,7 +84,7 @@ static void run_one(tt_test *t, const char *base)
 
 int main(int argc, char **argv)
 {
-    int passed = 0, failed = 0, skipped = 0;
+    static int passed, failed, skipped; /* static: they outlive the longjmp */
     char base[] = "/tmp/tutti-test-XXXXXX";
 
     if (!getcwd(start_dir, sizeof start_dir) || !mkdtemp(base)) return 2;

@@ -29,7 +29,7 @@ tt_err tt_file_write(const char *path, const void *data, size_t size);
 bool tt_file_exists(const char *path);
 tt_err tt_dir_make(const char *path);              /* with parents; fine if it is there */
 tt_err tt_dir_sync(const char *path);              /* fsync of the folder               */
-tt_err tt_dir_remove(const char *path);            /* recursively; follows no links     */
+tt_err tt_dir_remove(const char *path);            /* recursively; follows no links; fine if it is not there */
 
 /* The names in a folder, sorted, without "." and ".."; free each and the array with tt_dir_free. */
 tt_err tt_dir_list(const char *path, char ***out, int *count);
@@ -43,5 +43,6 @@ void tt_sha_end(tt_sha *s, char hex[65]); /* frees s */
 tt_err tt_sha_file(const char *path, char hex[65]); /* of the bytes as stored, not inflated */
 
 uint32_t tt_crc32c(const void *data, size_t size);
+uint32_t tt_crc32c_soft(const void *data, size_t size); /* the same, where the instruction is missing */
 
 #endif

@@ -17,6 +17,7 @@ void tt_logf(tt_level level, const char *fmt, ...) __attribute__((format(printf,
 
 void tt_log_level(tt_level most);        /* default TT_LOG_INFO; TUTTI_LOG=trace overrides        */
 int tt_log_open(const char *path);       /* appends; 0, or an errno; closes the one before        */
+void tt_log_rank(int rank);              /* who writes, for the file; 0 at first                  */
 void tt_log_quiet(bool quiet);           /* true: warnings go to the file alone                   */
 void tt_log_close(void);
 

@@ -9,7 +9,7 @@
 typedef struct tt_arena tt_arena;
 
 tt_arena *tt_arena_open(size_t first_block); /* aborts the program if memory is out: see below   */
-void *tt_arena_take(tt_arena *a, size_t bytes, size_t align); /* never NULL; zeroed the first time */
+void *tt_arena_take(tt_arena *a, size_t bytes, size_t align); /* never NULL; always zeroed */
 char *tt_arena_strdup(tt_arena *a, const char *s);
 char *tt_arena_printf(tt_arena *a, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void tt_arena_reset(tt_arena *a); /* everything taken is gone; the blocks stay for the next round */
@@ -21,6 +21,9 @@ void tt_arena_close(tt_arena *a); /* accepts NULL */
  * and the same size. */
 void *tt_block_alloc(size_t bytes); /* NULL if there is no memory */
 void tt_block_free(void *p, size_t bytes);
+
+/* The clear line, for all who cannot do better: "out of memory: 123 bytes more were wanted". */
+_Noreturn void tt_mem_out(size_t bytes);
 
 /* a * b, or SIZE_MAX on overflow, which no allocation will grant. */
 size_t tt_mul_size(size_t a, size_t b);

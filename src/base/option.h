@@ -38,8 +38,8 @@ typedef struct tt_command {
 
 /* Parses argv (without program and command name) into *out, which the caller has set to defaults.
  * `--name value`, `--name=value`, `-n4`, `-n 4`, `--` ends options. Positional arguments are moved to
- * rest[0 .. *rest_count). `--help` gives TT_ESTOP after setting *help. Unknown options are TT_EINVAL with
- * "did you mean". */
+ * rest[0 .. *rest_count), which may be argv itself; argv is reordered. `--help` or `-h` gives TT_ESTOP
+ * after setting *help. Unknown options are TT_EINVAL with "did you mean". */
 tt_err tt_option_parse(const tt_command *c, int argc, const char **argv, void *out, const char **rest,
                        int *rest_count, bool *help);
 

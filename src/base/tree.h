@@ -28,18 +28,23 @@ typedef struct tt_node {
     int count;                  /* LIST, MAP: children                           */
     struct tt_node **item;      /* children in order                             */
     struct tt_node **key;       /* MAP: their keys, scalars                      */
+    const struct tt_key *table; /* MAP: the keys it was read by, NULL if it was not */
+    int table_count;
     tt_tree *tree;
 } tt_node;
 
-/* Anchors and aliases are followed (bounded), duplicate keys and several documents refused. */
+/* Anchors and aliases are followed (bounded), so is `<<: *base`; duplicate keys and several documents
+ * are refused. All that is wrong with the text is TT_EINVAL, and so is a file that is not there. */
 tt_err tt_tree_load(const char *path, tt_tree **out);
 tt_err tt_tree_parse(const char *name, const char *text, size_t size, tt_tree **out);
 tt_node *tt_tree_root(tt_tree *t);
 
-/* `a.b.2.c=value`: replaces or adds what the path names (list items by number; a layer by its name:
- * `model.layers.conv1.out`); the value is YAML too. Errors name the assignment. Messages about the new value show
- * the assignment instead of a line of the file. */
+/* `a.b.2.c=value`: replaces or adds what the path names (list items by number from 0; a layer by its
+ * name, given or not: `model.layers.conv1.out`); the value is YAML too. Errors name the assignment and
+ * leave the tree as it was. Messages about the new value show the assignment instead of a line of the
+ * file. */
 tt_err tt_tree_set(tt_tree *t, const char *assignment);
+tt_node *tt_tree_get(const tt_tree *t, const char *path); /* the same paths; NULL if absent */
 
 /* YAML text of a node, readable, in the order of the file; defaults are marked "# default" if asked. */
 void tt_tree_print(const tt_node *n, bool mark_defaults, tt_str *out);
@@ -49,7 +54,8 @@ void tt_tree_close(tt_tree *t); /* accepts NULL */
 tt_node *tt_node_scalar(tt_tree *t, const tt_node *like, const char *text);
 tt_node *tt_node_list(tt_tree *t, const tt_node *like);
 tt_node *tt_node_map(tt_tree *t, const tt_node *like);
-void tt_node_add(tt_node *parent, const char *key, tt_node *child); /* key NULL for a list */
+void tt_node_add(tt_node *parent, const char *key, tt_node *child); /* key NULL for a list;
+                                                                     * replaces what has the key */
 tt_node *tt_node_copy(tt_tree *t, const tt_node *n);
 
 tt_node *tt_node_get(const tt_node *map, const char *key); /* NULL if absent, or not a map */
@@ -84,16 +90,19 @@ typedef struct tt_key {
     size_t at;             /* offsetof in the struct that is filled                          */
     const char *preset;    /* the default as YAML text; NULL: required; "-": optional, left
                             * as the caller initialised it, and not added to the tree        */
-    double least, most;    /* for numbers and each member of a list; 0, 0: unbounded         */
+    double least, most;    /* for numbers and each member of a list; 0, 0: unbounded;
+                            * most < least: bounded below alone                              */
     const char *choices;   /* CHOICE only                                                    */
     const char *help;      /* a line for `tutti config keys` and docs/job.md                 */
 } tt_key;
 
-/* Reads `map` (NULL: an empty map that is not in any tree) by the table into *out. `what` names the
- * map in messages: "unknown key 'batchsize' in train". */
+/* Reads `map` (NULL: an empty map that is not in any tree; NODE keys are then NULL) by the table into
+ * *out. `what` names the map in messages: "unknown key 'batchsize' in train". A value that is null
+ * (`train:`, `train: ~`) is an empty map; null for an optional key ("-") leaves it out. */
 tt_err tt_node_read(tt_node *map, const char *what, const tt_key *keys, int key_count, void *out);
 
-/* One value of a type, for nodes that are no map: tt_node_value(n, "input", TT_INTS, ...). */
+/* One value of the key's type, in its range, for nodes that are no map: *out is the value itself
+ * (key->at plays no part), and `what` its name in messages. */
 tt_err tt_node_value(tt_node *n, const char *what, const tt_key *key, void *out);
 
 /* A node that names a kind, with arguments or without: `relu`, `conv: {out: 10}`. Gives the name, the

@@ -37,6 +37,10 @@ const char *tt_data_class_name(const tt_data *d, int i);  /* NULL if the data ha
 const char *tt_data_describe(const tt_data *d, tt_split split); /* "60,000 of 1x28x28 from train-images..." */
 const char *tt_data_sha(const tt_data *d);                /* fingerprint of the decoded content, lazily made  */
 
+/* What the job's `data` map says of feeding, for tt_order and tt_feed_open. */
+typedef struct tt_data_flow { bool shuffle; int threads, prefetch; } tt_data_flow;
+tt_data_flow tt_data_feeding(const tt_data *d);
+
 /* ---- Which samples make a step ----
  *
  * A *pass* goes over all samples once in the order of a counter-based permutation keyed by (seed, pass).

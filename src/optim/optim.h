@@ -12,31 +12,19 @@
 #define TT_OPTIM_H
 
 #include "base/base.h"
+#include "tensor/tensor.h"
 
 enum { TT_PIECE = 65536, TT_OPTIM_SLOTS = 2 };
-
-/* What the optimiser is told of each tensor of the flat array, in the order of the array. */
-typedef enum tt_param_role {
-    TT_WEIGHT, /* weights of dense and convolution: decayed                                    */
-    TT_BIAS,   /* biases, norm scales and shifts: not decayed unless decay_all                 */
-    TT_STAT,   /* running statistics: w = (1 - momentum) w + momentum * (sum / samples)        */
-} tt_param_role;
-
-typedef struct tt_param {
-    const char *name;
-    int64_t at, n;      /* span in the flat array        */
-    int rank;
-    int64_t shape[6];
-    tt_param_role role;
-    bool frozen;
-    float momentum;     /* STAT only                     */
-} tt_param;
 
 typedef struct tt_piece { int64_t at; int n; int param; } tt_piece;
 
 typedef struct tt_optim tt_optim;
 
-/* Reads `train.optimizer` (e.g. {adam: {lr: 1e-3, betas: [0.9, 0.999]}}), `train.schedule`, `train.clip`
+/* Biases and norm parameters are neither decayed nor regularised, nor scaled by LAMB's ratio, unless
+ * the optimiser has decay_all. A group may change a tensor's lr, l2, l1 and weight_decay, and freeze
+ * it; it cannot thaw what the model froze. Frozen tensors and their state go from old to new unchanged.
+ *
+ * Reads `train.optimizer` (e.g. {adam: {lr: 1e-3, betas: [0.9, 0.999]}}), `train.schedule`, `train.clip`
  * and `train.groups` from the given train map (other keys are not touched); see docs/job.md for keys.
  * total_steps (for linear and cosine; 0 if unknown, then those schedules need `steps:`) and
  * steps_per_epoch (for schedules given in epochs). */
@@ -60,8 +48,10 @@ tt_piece tt_optim_piece(const tt_optim *o, int i);
  *       tt_optim_join(o, pass);                              // one thread, after all
  *   }
  *
- * In the first pass the gradient is normalised in place; passes may keep it there changed (regularised). Without clipping by norm and
- * without LAMB there is exactly one pass. */
+ * In the first pass the gradient is normalised in place; passes may keep it there changed
+ * (regularised). Without clipping by norm and without LAMB there is exactly one pass. Weight 0 (no
+ * label in the batch) leaves the sums as they are, samples 0 the statistics. Step 0 is the first:
+ * state starts as zeros. */
 typedef struct tt_optim_view {
     float *grad;                               /* flat, whole array: sums in, consumed       */
     const float *w_old; float *w_new;

@@ -23,7 +23,7 @@ typedef struct tt_entry {
     tt_dtype type;
     int rank;
     int64_t shape[8];
-    const void *data; /* row-major, little-endian */
+    const void *data; /* row-major, little-endian; in a foreign file of any alignment */
     int64_t bytes;
 } tt_entry;
 
@@ -115,7 +115,7 @@ tt_err tt_run_dir_write(tt_run_dir *d, const char *file, const char *text);
 void tt_run_dir_close(tt_run_dir *d);
 
 typedef struct tt_run_info {
-    char path[4096], name[256], status[32]; /* running, done, stopped, diverged, failed, lost */
+    char path[4096], name[256], status[32]; /* name: the folder's; status: running, done, stopped, diverged, failed, lost */
     double started, updated;
     int64_t step;
     json_t *summary; /* NULL if there is none yet */

@@ -23,6 +23,25 @@ bool tt_shape_equal(tt_shape a, tt_shape b);
  *          The last slice is padded. In activations padded lanes are finite; in gradients they are zero. */
 typedef enum tt_layout { TT_PLAIN, TT_NHWC, TT_LANES } tt_layout;
 
+/* ---- Parameters: one flat array, of which every other module sees named spans ---- */
+typedef struct tt_span { int64_t at, n; } tt_span;
+
+typedef enum tt_param_role {
+    TT_WEIGHT, /* weights of dense and convolution: decayed                                    */
+    TT_BIAS,   /* biases, norm scales and shifts: not decayed unless decay_all                 */
+    TT_STAT,   /* running statistics: w = (1 - momentum) w + momentum * (sum / samples)        */
+} tt_param_role;
+
+typedef struct tt_param {
+    const char *name;
+    int64_t at, n;      /* span in the flat array        */
+    int rank;
+    int64_t shape[6];
+    tt_param_role role;
+    bool frozen;
+    float momentum;     /* STAT only                     */
+} tt_param;
+
 /* ---- A batch, as data makes it and the model takes it ---- */
 typedef struct tt_batch {
     int n;                 /* samples                                                        */

@@ -11,10 +11,26 @@
 
 #include "tensor/tensor.h"
 
-#if defined(__AVX512F__)
+/* With TT_WIDE the table of AVX-512 is 16-wide code made of AVX2 instructions, for those tests:
+ *     make unit M=tensor B=build-wide CFLAGS="-O2 -g -DTT_WIDE" FLAGS_avx512="-mavx2 -mfma -mf16c"
+ * So intrinsics of 8 or 16 floats stand under TT_256 and TT_512, never under the compiler's own macros. */
+#if defined(TT_WIDE)
+#define TT_WIDE_avx512 1
+#define TT_WIDE2(isa)  TT_WIDE_##isa
+#define TT_WIDE1(isa)  TT_WIDE2(isa)
+#define TT_IS_WIDE     TT_WIDE1(TT_ISA)
+#else
+#define TT_IS_WIDE 0
+#endif
+
+#if TT_IS_WIDE
+enum { VW = 16, VREGS = 16 };
+#elif defined(__AVX512F__)
+#define TT_512
 #include <immintrin.h>
 enum { VW = 16, VREGS = 32 };
 #elif defined(__AVX2__)
+#define TT_256
 #include <immintrin.h>
 enum { VW = 8, VREGS = 16 };
 #else
@@ -34,12 +50,12 @@ static inline vf vload(const float *p) { return *(const vf_u *)p; }
 static inline void vstore(float *p, vf x) { *(vf_u *)p = x; }
 static inline vf vset1(float x)
 {
-#if defined(__AVX512F__)
+#if defined(TT_512)
     return (vf)_mm512_set1_ps(x);
-#elif defined(__AVX2__)
+#elif defined(TT_256)
     return (vf)_mm256_set1_ps(x);
 #else
-    return (vf){x, x, x, x};
+    return x - (vf){0}; /* -0 too */
 #endif
 }
 static inline vf vzero(void) { return (vf){0}; }
@@ -48,9 +64,9 @@ static inline vf vzero(void) { return (vf){0}; }
 static inline vf vpick(vi m, vf yes, vf no) { return (vf)(((vi)yes & m) | ((vi)no & ~m)); }
 static inline vf vmax(vf a, vf b)
 {
-#if defined(__AVX512F__)
+#if defined(TT_512)
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);
-#elif defined(__AVX2__)
+#elif defined(TT_256)
     return (vf)_mm256_max_ps((__m256)a, (__m256)b);
 #else
     return vpick(a > b, a, b);
@@ -60,26 +76,70 @@ static inline vf vmin(vf a, vf b) { return -vmax(-a, -b); }
 static inline float vsum(vf x)
 {
     /* Pairwise, in the same order for every width's halves: halve until one is left. */
-    float t[VW];
-    vstore(t, x);
-    for (int w = VW / 2; w; w /= 2)
-        for (int i = 0; i < w; i++) t[i] += t[i + w];
-    return t[0];
+    vi at;
+    for (int i = 0; i < VW; i++) at[i] = i;
+    for (int w = VW / 2; w; w /= 2) x += __builtin_shuffle(x, at ^ w);
+    return x[0];
 }
 
-/* The first n (< VW) elements; the rest reads as 0 and is not written. */
+/* The first n (0 .. VW) elements; the rest reads as 0 and is not written. */
+#if defined(TT_512)
 static inline vf vload_part(const float *p, int n)
 {
-    float t[VW] = {0};
-    memcpy(t, p, (size_t)n * sizeof *t);
-    return vload(t);
+    return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
 }
 static inline void vstore_part(float *p, vf x, int n)
 {
-    float t[VW];
-    vstore(t, x);
-    memcpy(p, t, (size_t)n * sizeof *t);
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)x);
 }
+#elif defined(TT_256)
+static inline __m256i vpart(int n)
+{
+    static const int32_t ones[2 * VW] = {-1, -1, -1, -1, -1, -1, -1, -1};
+    return _mm256_loadu_si256((const __m256i *)(ones + VW - n));
+}
+static inline vf vload_part(const float *p, int n) { return (vf)_mm256_maskload_ps(p, vpart(n)); }
+static inline void vstore_part(float *p, vf x, int n)
+{
+    _mm256_maskstore_ps(p, vpart(n), (__m256)x);
+}
+#else
+static inline vf vload_part(const float *p, int n)
+{
+    vf x = vzero();
+    for (int i = 0; i < n; i++) x[i] = p[i];
+    return x;
+}
+static inline void vstore_part(float *p, vf x, int n)
+{
+    for (int i = 0; i < n; i++) p[i] = x[i];
+}
+#endif
+
+/* The same where n is mostly VW: a branch that is nearly always taken, instead of a mask. */
+static inline vf vload_n(const float *p, int n) { return n == VW ? vload(p) : vload_part(p, n); }
+static inline void vstore_n(float *p, vf x, int n)
+{
+    if (n == VW) vstore(p, x);
+    else vstore_part(p, x, n);
+}
+
+/* x plus, or instead of, what is at p. */
+static inline void vput_n(float *p, vf x, int n, bool add)
+{
+    vstore_n(p, add ? vload_n(p, n) + x : x, n);
+}
+
+/* How many of the elements from i to n one vector takes, and the mask of the first n. */
+static inline int vtake(int64_t i, int64_t n) { return n - i < VW ? (int)(n - i) : VW; }
+static inline vi vfirst(int n)
+{
+    vi at;
+    for (int i = 0; i < VW; i++) at[i] = i;
+    return at < n;
+}
+
+static inline vf vrelu(vf x) { return vmax(vzero(), x); } /* not a number stays so */
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 #define UNROLL(n) _Pragma(TT_STR1(GCC unroll n))

@@ -1,0 +1,97 @@
+/* cli: what the commands share. One file per command; each has a table of its options, from which
+ * parsing, help, man pages and completion are made.
+ *
+ * Only this module prints. Results go to standard output, everything else to standard error, so
+ * that every command can be piped. */
+#ifndef TT_CLI_H
+#define TT_CLI_H
+
+#include <stdio.h>
+
+#include "base/base.h"
+#include "train/train.h"
+
+#define CLI_OPTIONS(table) .options = (table), .option_count = TT_COUNT(table)
+
+enum { CLI_PATH = 4096 };
+
+extern const tt_command cli_train, cli_eval, cli_predict, cli_summary, cli_init, cli_config, cli_ckpt,
+    cli_export, cli_runs, cli_data, cli_doctor, cli_bench, cli_version, cli_help, cli_man, cli_completion;
+
+/* Those that users are told of, in the order of the help. */
+extern const tt_command *const cli_commands[];
+extern const int cli_command_count;
+const tt_command *cli_command_find(const char *name); /* hidden ones too; NULL */
+tt_err cli_command_unknown(const char *name);         /* TT_EINVAL, with "did you mean" */
+
+/* ---- Errors: printed here, once ---- */
+enum { CLI_REQUEUE = 75, CLI_INTERRUPTED = 130 };
+int cli_exit_code(tt_err err);
+int cli_fail(tt_err err); /* prints the message, returns the exit code */
+
+/* The word of a command that has several: its place in `words`, or -1 after tt_fail. */
+int cli_choose(const char *command, const char *word, const char *const *words, int count);
+
+/* ---- Jobs and runs as people name them ---- */
+
+/* `name` is a run folder, the name of one below `runs` (NULL: "runs"), or "last": the newest there. */
+tt_err cli_run_find(const char *name, const char *runs, char path[CLI_PATH]);
+
+/* A job file, or a run (as above), whose job is then taken as it was resolved. The assignments of
+ * --set are made and, unless quiet, shown on standard error. Close with cli_job_close. */
+typedef struct cli_job {
+    tt_tree *tree;
+    char path[CLI_PATH]; /* the file that was read            */
+    char run[CLI_PATH];  /* the run it is of; "" for a file   */
+} cli_job;
+tt_err cli_job_load(const char *name, const char *runs, const tt_opt_list *set, bool quiet, cli_job *out);
+void cli_job_close(cli_job *j); /* accepts a zeroed one */
+
+/* Where weights are: a path, or else a run as above. */
+tt_err cli_weights_find(const char *name, const char *runs, char path[CLI_PATH]);
+
+tt_err cli_threads(int64_t wanted, int *out); /* of --threads: 0 as the job says, else 1 .. 1024 */
+
+/* Opens what eval, predict and export work with: a job or run and its weights (NULL: the run's own). */
+typedef struct cli_use_opts {
+    const char *job, *weights, *runs, *layer;
+    const tt_opt_list *set;
+    bool partial;
+    int64_t threads, batch;
+} cli_use_opts;
+typedef struct cli_use {
+    cli_job job;
+    char weights[CLI_PATH];
+    tt_use *use;
+} cli_use;
+tt_err cli_use_open(const cli_use_opts *o, cli_use *out);
+void cli_use_close(cli_use *u); /* accepts a zeroed one */
+tt_err cli_split(const char *name, tt_split *out); /* val (also for NULL) or train */
+
+/* ---- Output ---- */
+json_t *cli_json_real(double v);                    /* null for what JSON has no number for */
+json_t *cli_json_metrics(const tt_metrics *m);      /* loss, accuracy, top5, samples: those there are */
+void cli_json_print(FILE *f, json_t *j, bool lines); /* takes the reference; lines: on one line */
+void cli_metrics_show(const tt_metrics *m, char *buf, size_t size); /* "loss 0.0412  accuracy 98.61 %" */
+void cli_quote(const char *word, tt_str *out);      /* as the shell takes it; quotes only if needed */
+void cli_time_show(double wall_s, char *buf, size_t size); /* "2024-05-01 12:30" */
+
+/* What a terminal can do: NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM and COLUMNS are respected. */
+typedef struct cli_screen {
+    bool live;  /* a terminal on which lines can be redrawn */
+    bool color;
+    bool utf8;
+} cli_screen;
+cli_screen cli_screen_of(int fd);
+int cli_screen_width(int fd);
+
+/* ---- display.c: a training as it goes on ---- */
+typedef struct cli_display cli_display;
+typedef enum cli_display_mode { CLI_SHOW, CLI_JSON, CLI_QUIET } cli_display_mode;
+cli_display *cli_display_open(cli_display_mode mode, const tt_trainer *t);
+void cli_display_step(cli_display *d, const tt_progress *p); /* allocates nothing */
+void cli_display_note(cli_display *d, const char *text);     /* "saving ..." */
+void cli_display_leave(cli_display *d);                      /* the terminal is as it was before */
+void cli_display_close(cli_display *d);                      /* accepts NULL */
+
+#endif

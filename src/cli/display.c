@@ -1,0 +1,484 @@
+/* display: a training as it goes on.
+ *
+ * On a terminal a small panel is redrawn in place, up to ten times a second, and a line for each
+ * epoch and validation scrolls away above it. Elsewhere: lines, at most one a second and one for each
+ * epoch and validation. With --json the same as objects. A draw is one write, made in a buffer that
+ * is part of the display, so a step allocates nothing. The cursor is never hidden: however the
+ * program ends, the terminal is fine. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+#define DRAW_S  0.1
+#define LINE_S  1.0
+#define SMOOTH  0.05 /* weight of one step in the shares of time */
+#define BOLD    "1"
+#define DIM     "2"
+#define RED     "31"
+#define GREEN   "32"
+#define PLAIN   ""
+
+enum { SPARK = 32, BAR = 30, SHARES = 4, OUT = 16384, LABEL = 7 };
+
+static const char *const share_names[SHARES] = {"data", "forward", "backward", "optimiser"};
+
+struct cli_display {
+    cli_display_mode mode;
+    const tt_trainer *trainer;
+    cli_screen screen;
+    bool dead; /* nobody reads any more; training goes on */
+    char out[OUT];
+    size_t used;
+    int width, limit; /* of the line being made: columns so far and at most */
+    int lines;        /* of the panel that stands on the screen */
+    double drawn, printed;
+
+    double step_s, share_s[SHARES]; /* smoothed */
+    /* The whole history of the loss: when it is full, neighbours are merged and each column stands
+     * for twice as many steps. */
+    double spark[SPARK], spark_sum;
+    int spark_count;
+    int64_t spark_each, spark_steps;
+
+    int64_t saved_step;
+    double saved_at;
+    char note[160], trouble[512];
+    tt_progress p;
+    bool any; /* p is set */
+};
+
+/* ---- the buffer ---- */
+
+static void flush(cli_display *d)
+{
+    size_t at = 0;
+
+    while (at < d->used && !d->dead) {
+        ssize_t n = write(STDOUT_FILENO, d->out + at, d->used - at);
+        if (n > 0) at += (size_t)n;
+        else if (n < 0 && errno != EINTR && errno != EAGAIN) d->dead = true;
+    }
+    d->used = 0;
+}
+
+static void add_raw(cli_display *d, const char *text, size_t size)
+{
+    if (d->used + size > OUT) return;
+    memcpy(d->out + d->used, text, size);
+    d->used += size;
+}
+
+/* Text in a style, cut where the line is full. */
+static void put(cli_display *d, const char *style, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+static void put(cli_display *d, const char *style, const char *fmt, ...)
+{
+    char text[1024];
+    const char *p, *end;
+    bool colored = d->screen.color && *style;
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    for (p = text, end = text; *end && *end != '\n' && d->width < d->limit; d->width++)
+        for (end++; ((unsigned char)*end & 0xC0) == 0x80;) end++;
+    if (end == p) return;
+    if (colored) add_raw(d, "\033[", 2), add_raw(d, style, strlen(style)), add_raw(d, "m", 1);
+    add_raw(d, p, (size_t)(end - p));
+    if (colored) add_raw(d, "\033[0m", 4);
+}
+
+static void end_line(cli_display *d, bool panel)
+{
+    if (panel) add_raw(d, "\033[K", 3), d->lines++;
+    add_raw(d, "\n", 1);
+    d->width = 0;
+}
+
+/* Goes to the top of the panel; what is printed now replaces it. */
+static void lift(cli_display *d)
+{
+    char move[32];
+
+    if (d->lines) add_raw(d, move, (size_t)snprintf(move, sizeof move, "\r\033[%dA", d->lines));
+    d->lines = 0;
+}
+
+static void erase(cli_display *d)
+{
+    if (!d->lines) return;
+    lift(d);
+    add_raw(d, "\033[J", 3);
+}
+
+/* ---- what is gathered ---- */
+
+static void gather_spark(cli_display *d, double loss)
+{
+    d->spark_sum += loss;
+    if (++d->spark_steps < d->spark_each) return;
+    if (d->spark_count == SPARK) {
+        for (int i = 0; i < SPARK / 2; i++) d->spark[i] = (d->spark[2 * i] + d->spark[2 * i + 1]) / 2;
+        d->spark_count = SPARK / 2;
+        d->spark_each *= 2;
+        return; /* this column is half full now */
+    }
+    d->spark[d->spark_count++] = d->spark_sum / (double)d->spark_steps;
+    d->spark_sum = 0;
+    d->spark_steps = 0;
+}
+
+static void gather(cli_display *d, const tt_progress *p)
+{
+    const double s[SHARES] = {p->data_s, p->forward_s, p->backward_s, p->optim_s};
+    double weight = d->any ? SMOOTH : 1;
+
+    for (int i = 0; i < SHARES; i++)
+        if (isfinite(s[i])) d->share_s[i] += weight * (s[i] - d->share_s[i]);
+    if (isfinite(p->step_s)) d->step_s += weight * (p->step_s - d->step_s);
+    if (isfinite(p->loss)) gather_spark(d, p->loss);
+    if (p->saved) {
+        d->saved_step = p->step;
+        d->saved_at = tt_clock_s();
+    }
+    d->p = *p;
+    d->any = true;
+}
+
+static double percent_of(double part, double whole)
+{
+    return whole > 0 ? fmin(100, fmax(0, 100 * part / whole)) : 0;
+}
+
+/* ---- the panel ---- */
+
+static void put_label(cli_display *d, const char *label)
+{
+    put(d, DIM, "%-*s", LABEL, label);
+}
+
+static void put_spark(cli_display *d)
+{
+    static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+    static const char *const ascii[] = {"_", ".", "-", ":", "=", "+", "*", "#"};
+    double least = INFINITY, most = -INFINITY;
+
+    for (int i = 0; i < d->spark_count; i++) {
+        least = fmin(least, d->spark[i]);
+        most = fmax(most, d->spark[i]);
+    }
+    for (int i = 0; i < d->spark_count; i++) {
+        double at = most > least ? (d->spark[i] - least) / (most - least) : 0;
+        int level = (int)lround(at * 7);
+        put(d, GREEN, "%s", d->screen.utf8 ? blocks[level] : ascii[level]);
+    }
+}
+
+static void put_bar(cli_display *d, double done)
+{
+    int full = (int)(done * BAR);
+
+    for (int i = 0; i < BAR; i++) {
+        if (i < full) put(d, GREEN, "%s", d->screen.utf8 ? "█" : "#");
+        else put(d, DIM, "%s", d->screen.utf8 ? "░" : ".");
+    }
+}
+
+static void put_goal(cli_display *d, const char *style)
+{
+    const char *goal = tt_train_best(d->trainer);
+
+    if (!*goal || isnan(d->p.best)) return;
+    if (strstr(goal, "accuracy") || strstr(goal, "top5"))
+        put(d, style, "  best %.2f %% (%s)", 100 * d->p.best, goal);
+    else
+        put(d, style, "  best %.4g (%s)", d->p.best, goal);
+}
+
+static void panel_progress(cli_display *d)
+{
+    const tt_progress *p = &d->p;
+    double done = p->steps > 0 ? fmin(1, (double)p->step / (double)p->steps) : 0;
+    char a[32], b[32];
+
+    put(d, BOLD, "%s", tt_train_name(d->trainer));
+    put(d, PLAIN, "  step %s of %s  epoch %.2f of %.6g", tt_show_count(p->step, a, sizeof a),
+        tt_show_count(p->steps, b, sizeof b), p->epoch, p->epochs);
+    end_line(d, true);
+    put_bar(d, done);
+    put(d, PLAIN, " %3.0f %%", floor(100 * done));
+    if (!isnan(p->eta_s)) put(d, PLAIN, "  %s left", tt_show_time(p->eta_s, a, sizeof a));
+    end_line(d, true);
+}
+
+static void panel_numbers(cli_display *d)
+{
+    const tt_progress *p = &d->p;
+    char text[200];
+
+    put_label(d, "loss");
+    put(d, BOLD, "%-8.4g ", p->loss);
+    put_spark(d);
+    put(d, DIM, "  epoch mean %.4g", p->loss_mean);
+    end_line(d, true);
+    put_label(d, "val");
+    if (p->val.samples > 0) {
+        cli_metrics_show(&p->val, text, sizeof text);
+        put(d, PLAIN, "%s", text);
+        put_goal(d, DIM);
+    } else {
+        put(d, DIM, "not yet");
+    }
+    end_line(d, true);
+}
+
+static void panel_speed(cli_display *d)
+{
+    const tt_progress *p = &d->p;
+    char rate[32];
+
+    put_label(d, "speed");
+    if (p->samples_per_s > 0)
+        put(d, PLAIN, "%s samples/s  ", tt_show_count(llround(p->samples_per_s), rate, sizeof rate));
+    put(d, PLAIN, "lr %.4g", p->lr);
+    end_line(d, true);
+    put_label(d, "time");
+    for (int i = 0; i < SHARES; i++)
+        put(d, PLAIN, "%s%s %.0f %%", i ? "  " : "", share_names[i],
+            percent_of(d->share_s[i], d->step_s));
+    end_line(d, true);
+}
+
+static void panel_state(cli_display *d, double now)
+{
+    char ago[32];
+
+    put_label(d, "saved");
+    if (d->saved_step >= 0)
+        put(d, PLAIN, "step %lld, %s ago", (long long)d->saved_step,
+            tt_show_time(now - d->saved_at, ago, sizeof ago));
+    else put(d, DIM, "not yet");
+    if (*d->trouble) put(d, RED, "  %s", d->trouble);
+    end_line(d, true);
+    if (!*d->note) return;
+    put(d, BOLD, "%s", d->note);
+    end_line(d, true);
+}
+
+static void draw(cli_display *d, double now)
+{
+    if (!d->any) return;
+    d->drawn = now;
+    d->limit = cli_screen_width(STDOUT_FILENO) - 1;
+    lift(d);
+    panel_progress(d);
+    panel_numbers(d);
+    panel_speed(d);
+    panel_state(d, now);
+    add_raw(d, "\033[J", 3);
+    flush(d);
+}
+
+/* ---- lines ---- */
+
+/* A line that stays: above the panel, if there is one. */
+static void begin_line(cli_display *d)
+{
+    erase(d);
+    d->limit = d->screen.live ? cli_screen_width(STDOUT_FILENO) - 1 : 1 << 20;
+    d->width = 0;
+}
+
+static void line_step(cli_display *d)
+{
+    const tt_progress *p = &d->p;
+    char a[32], b[32], rate[32];
+
+    begin_line(d);
+    put(d, PLAIN, "step %s of %s  epoch %.2f  loss %.4g  lr %.4g",
+        tt_show_count(p->step, a, sizeof a), tt_show_count(p->steps, b, sizeof b), p->epoch, p->loss,
+        p->lr);
+    if (p->samples_per_s > 0)
+        put(d, PLAIN, "  %s samples/s", tt_show_count(llround(p->samples_per_s), rate, sizeof rate));
+    if (!isnan(p->eta_s)) put(d, PLAIN, "  %s left", tt_show_time(p->eta_s, a, sizeof a));
+    end_line(d, false);
+    flush(d);
+}
+
+static void line_event(cli_display *d)
+{
+    const tt_progress *p = &d->p;
+    char text[200], count[32];
+
+    begin_line(d);
+    if (p->epoch_end) put(d, BOLD, "epoch %.6g of %.6g", p->epoch, p->epochs);
+    else put(d, BOLD, "step %s", tt_show_count(p->step, count, sizeof count));
+    put(d, PLAIN, "  loss %.4g", p->loss_mean);
+    if (p->validated) {
+        cli_metrics_show(&p->val, text, sizeof text);
+        put(d, PLAIN, "  val %s", text);
+        put_goal(d, DIM);
+    }
+    end_line(d, false);
+    flush(d);
+}
+
+static void line_text(cli_display *d, const char *style, const char *text)
+{
+    begin_line(d);
+    put(d, style, "%s", text);
+    end_line(d, false);
+    flush(d);
+}
+
+/* ---- JSON ---- */
+
+static void json_number(cli_display *d, const char *name, double v)
+{
+    char text[96];
+    int n;
+
+    if (isfinite(v)) n = snprintf(text, sizeof text, ",\"%s\":%.9g", name, v);
+    else n = snprintf(text, sizeof text, ",\"%s\":null", name);
+    add_raw(d, text, (size_t)n);
+}
+
+static void json_begin(cli_display *d, const char *event)
+{
+    char text[128];
+    int n = snprintf(text, sizeof text, "{\"event\":\"%s\",\"step\":%lld,\"steps\":%lld", event,
+                     (long long)d->p.step, (long long)d->p.steps);
+    add_raw(d, text, (size_t)n);
+    json_number(d, "epoch", d->p.epoch);
+}
+
+static void json_end(cli_display *d)
+{
+    add_raw(d, "}\n", 2);
+    flush(d);
+}
+
+static void json_step(cli_display *d)
+{
+    const tt_progress *p = &d->p;
+
+    json_begin(d, p->epoch_end ? "epoch" : "step");
+    json_number(d, "loss", p->loss);
+    json_number(d, "loss_mean", p->loss_mean);
+    json_number(d, "lr", p->lr);
+    json_number(d, "grad_norm", p->grad_norm);
+    json_number(d, "samples_per_s", p->samples_per_s);
+    json_number(d, "step_s", d->step_s);
+    for (int i = 0; i < SHARES; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s_s", share_names[i]);
+        json_number(d, name, d->share_s[i]);
+    }
+    json_number(d, "eta_s", p->eta_s);
+    json_end(d);
+}
+
+static void json_events(cli_display *d)
+{
+    const tt_metrics *v = &d->p.val;
+
+    if (d->p.validated) {
+        json_begin(d, "validation");
+        json_number(d, "loss", v->loss);
+        if (!isnan(v->accuracy)) json_number(d, "accuracy", v->accuracy);
+        if (!isnan(v->top5)) json_number(d, "top5", v->top5);
+        if (!isnan(d->p.best)) json_number(d, "best", d->p.best);
+        json_end(d);
+    }
+    if (d->p.saved) {
+        json_begin(d, "saved");
+        json_end(d);
+    }
+}
+
+/* ---- the calls ---- */
+
+/* A new trouble is told once; where the panel shows it, it stays until a save succeeds. */
+static void tell_trouble(cli_display *d)
+{
+    const char *now = d->p.save_trouble ? d->p.save_trouble : "";
+    char line[600];
+
+    if (!strncmp(now, d->trouble, sizeof d->trouble - 1)) return;
+    snprintf(d->trouble, sizeof d->trouble, "%s", now);
+    if (!*now || d->mode == CLI_QUIET) return;
+    snprintf(line, sizeof line, "checkpoint of step %lld not saved: %s", (long long)d->p.step, now);
+    if (d->mode == CLI_SHOW) {
+        line_text(d, RED, line);
+    } else {
+        json_t *j = json_pack("{s:s, s:I, s:s}", "event", "save_trouble", "step",
+                              (json_int_t)d->p.step, "trouble", now);
+        cli_json_print(stdout, j, true);
+        fflush(stdout);
+    }
+}
+
+void cli_display_step(cli_display *d, const tt_progress *p)
+{
+    double now = tt_clock_s();
+    bool event = p->validated || p->epoch_end, due = now - d->printed >= LINE_S;
+
+    gather(d, p);
+    tell_trouble(d);
+    if (d->mode == CLI_QUIET || d->dead) return;
+    if (d->mode == CLI_JSON) {
+        if (event || due || p->end) json_step(d), d->printed = now;
+        json_events(d);
+        return;
+    }
+    if (event) line_event(d), d->printed = now;
+    if (!d->screen.live) {
+        if (due && !event) line_step(d), d->printed = now;
+    } else if (event || now - d->drawn >= DRAW_S) {
+        draw(d, now);
+    }
+}
+
+void cli_display_note(cli_display *d, const char *text)
+{
+    snprintf(d->note, sizeof d->note, "%s", text);
+    if (d->mode != CLI_SHOW || d->dead) return;
+    if (d->screen.live && d->any) draw(d, tt_clock_s());
+    else line_text(d, BOLD, text);
+}
+
+void cli_display_leave(cli_display *d)
+{
+    if (d->lines) erase(d);
+    flush(d);
+    if (d->screen.live) tt_log_quiet(false);
+}
+
+cli_display *cli_display_open(cli_display_mode mode, const tt_trainer *t)
+{
+    cli_display *d = calloc(1, sizeof *d);
+
+    if (!d) tt_mem_out(sizeof *d);
+    d->mode = mode;
+    d->trainer = t;
+    if (mode == CLI_SHOW) d->screen = cli_screen_of(STDOUT_FILENO);
+    d->saved_step = -1;
+    d->spark_each = 1;
+    d->printed = tt_clock_s();
+    if (d->screen.live) tt_log_quiet(true); /* the panel owns the terminal; the log file has it all */
+    return d;
+}
+
+void cli_display_close(cli_display *d)
+{
+    if (!d) return;
+    cli_display_leave(d);
+    free(d);
+}

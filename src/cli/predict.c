@@ -1,0 +1,252 @@
+/* predict: the outputs of the model, or of one of its layers, for each row of a split. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+enum { CHUNK_ROWS = 4096, CHUNK_FLOATS = 16 << 20 };
+
+typedef struct predict_opts {
+    tt_opt_list set;
+    const char *weights, *split, *runs, *layer, *format, *out;
+    int64_t threads, batch, limit;
+    bool partial;
+} predict_opts;
+
+static const tt_option options[] = {
+    {"weights", 'w', TT_OPT_STRING, offsetof(predict_opts, weights), "FILE",
+     "a run, a checkpoint or a safetensors file; a run given instead of a job has its own"},
+    {"format", 'f', TT_OPT_STRING, offsetof(predict_opts, format), "csv|jsonl", "csv"},
+    {"layer", 0, TT_OPT_STRING, offsetof(predict_opts, layer), "NAME",
+     "the output of this layer, for embeddings; 'tutti summary' lists them"},
+    {"split", 0, TT_OPT_STRING, offsetof(predict_opts, split), "val|train", "which data; val"},
+    {"limit", 'n', TT_OPT_INT, offsetof(predict_opts, limit), "N", "the first N rows; 0: all"},
+    {"out", 'o', TT_OPT_STRING, offsetof(predict_opts, out), "FILE", "write there; else standard output"},
+    {"set", 's', TT_OPT_LIST, offsetof(predict_opts, set), "KEY=VALUE", "override a key of the job"},
+    {"threads", 't', TT_OPT_INT, offsetof(predict_opts, threads), "N", "threads; 0: as the job says"},
+    {"batch", 0, TT_OPT_INT, offsetof(predict_opts, batch), "N", "samples a thread takes at once; 64"},
+    {"partial", 0, TT_OPT_FLAG, offsetof(predict_opts, partial), NULL,
+     "take the weights that match and list the rest"},
+    {"runs", 0, TT_OPT_STRING, offsetof(predict_opts, runs), "DIR", "where run folders are; runs"},
+};
+
+/* What the outputs mean, if they are those of a classifier. */
+typedef enum meaning { NUMBERS, LOGITS, LOG_PROBABILITIES, BINARY_LOGIT } meaning;
+
+typedef struct table {
+    FILE *f;
+    bool json;
+    meaning meaning;
+    const tt_data *data; /* knows the names of the classes; of the first `features` */
+    int64_t features;
+} table;
+
+static meaning meaning_of(const tt_use *u, const char *layer)
+{
+    const tt_model *m = tt_use_model(u);
+    const char *loss = tt_model_loss_count(m) ? tt_model_loss_name(m, 0) : "";
+
+    if (layer) return NUMBERS;
+    if (!strncmp(loss, "softmax", 7)) return LOGITS;
+    if (!strncmp(loss, "nll", 3)) return LOG_PROBABILITIES;
+    if ((!strncmp(loss, "bce", 3) || !strncmp(loss, "binary", 6)) && tt_use_features(u) == 1)
+        return BINARY_LOGIT;
+    return NUMBERS;
+}
+
+/* The class and how probable the model finds it. */
+static int judge(const table *t, const float *y, double *probability)
+{
+    int best = 0;
+    double sum = 0;
+
+    if (t->meaning == BINARY_LOGIT) {
+        *probability = 1 / (1 + exp(-fabs((double)y[0])));
+        return y[0] > 0;
+    }
+    for (int64_t i = 1; i < t->features; i++)
+        if (y[i] > y[best]) best = (int)i;
+    for (int64_t i = 0; i < t->features; i++) sum += exp((double)y[i] - (double)y[best]);
+    *probability = t->meaning == LOGITS ? 1 / sum : exp((double)y[best]);
+    return best;
+}
+
+static void put_csv_text(FILE *f, const char *text)
+{
+    if (!strpbrk(text, ",\"\r\n")) {
+        fputs(text, f);
+        return;
+    }
+    fputc('"', f);
+    for (; *text; text++) {
+        if (*text == '"') fputc('"', f);
+        fputc(*text, f);
+    }
+    fputc('"', f);
+}
+
+static void put_class(const table *t, int class)
+{
+    const char *name = t->data ? tt_data_class_name(t->data, class) : NULL;
+    json_t *text;
+
+    if (!name) {
+        fprintf(t->f, "%d", class);
+    } else if (t->json) {
+        text = json_string(name);
+        json_dumpf(text, t->f, JSON_ENCODE_ANY);
+        json_decref(text);
+    } else {
+        put_csv_text(t->f, name);
+    }
+}
+
+static void put_header(const table *t)
+{
+    if (t->json) return;
+    fputs("row", t->f);
+    if (t->meaning != NUMBERS) fputs(",class,probability", t->f);
+    for (int64_t i = 0; i < t->features; i++) fprintf(t->f, ",y%lld", (long long)i);
+    fputc('\n', t->f);
+}
+
+static void put_csv(const table *t, int64_t row, const float *y)
+{
+    double probability;
+
+    fprintf(t->f, "%lld", (long long)row);
+    if (t->meaning != NUMBERS) {
+        int class = judge(t, y, &probability);
+        fputc(',', t->f);
+        put_class(t, class);
+        fprintf(t->f, ",%.6g", probability);
+    }
+    for (int64_t i = 0; i < t->features; i++) fprintf(t->f, ",%.9g", (double)y[i]);
+    fputc('\n', t->f);
+}
+
+static void put_json_number(FILE *f, double v, const char *format)
+{
+    if (isfinite(v)) fprintf(f, format, v);
+    else fputs("null", f);
+}
+
+static void put_json(const table *t, int64_t row, const float *y)
+{
+    double probability;
+
+    fprintf(t->f, "{\"row\":%lld", (long long)row);
+    if (t->meaning != NUMBERS) {
+        int class = judge(t, y, &probability);
+        fputs(",\"class\":", t->f);
+        put_class(t, class);
+        fputs(",\"probability\":", t->f);
+        put_json_number(t->f, probability, "%.6g");
+    }
+    fputs(",\"y\":[", t->f);
+    for (int64_t i = 0; i < t->features; i++) {
+        if (i) fputc(',', t->f);
+        put_json_number(t->f, y[i], "%.9g");
+    }
+    fputs("]}\n", t->f);
+}
+
+static tt_err write_rows(tt_use *u, tt_split split, int64_t count, table *t)
+{
+    int64_t chunk = CHUNK_FLOATS / t->features;
+    float *y;
+    tt_err err = TT_OK;
+
+    if (chunk < 1) chunk = 1;
+    if (chunk > CHUNK_ROWS) chunk = CHUNK_ROWS;
+    if (chunk > count) chunk = count;
+    y = calloc((size_t)chunk, tt_mul_size((size_t)t->features, sizeof *y));
+    if (!y) return tt_fail(TT_ENOMEM, "no memory for rows of %lld numbers", (long long)t->features);
+    for (int64_t at = 0, n; at < count && !err; at += n) {
+        n = count - at < chunk ? count - at : chunk;
+        if ((err = tt_use_predict(u, split, at, (int)n, y))) break;
+        if (!at) {
+            t->data = tt_use_data(u);
+            put_header(t);
+        }
+        for (int64_t i = 0; i < n; i++)
+            (t->json ? put_json : put_csv)(t, at + i, y + i * t->features);
+        if (ferror(t->f)) err = tt_fail(TT_EIO, "write the predictions: %s", strerror(errno));
+    }
+    free(y);
+    return err;
+}
+
+/* Asking for one row opens the data, so that what is wrong with it is told. */
+static tt_err count_rows(tt_use *u, tt_split split, int64_t limit, int64_t *count)
+{
+    tt_metrics m;
+
+    *count = tt_use_count(u, split);
+    if (*count <= 0) return tt_use_eval(u, split, &m);
+    if (limit > 0 && limit < *count) *count = limit;
+    return TT_OK;
+}
+
+static tt_err predict(const predict_opts *o, const char *job, bool json, tt_split split)
+{
+    table t = {.f = stdout, .json = json};
+    cli_use u = {0};
+    int64_t count = 0;
+    tt_err err;
+
+    if ((err = cli_use_open(&(cli_use_opts){.job = job, .weights = o->weights, .runs = o->runs,
+                                            .layer = o->layer, .set = &o->set, .partial = o->partial,
+                                            .threads = o->threads, .batch = o->batch},
+                            &u)))
+        return err;
+    if ((err = count_rows(u.use, split, o->limit, &count))) goto out;
+    t.meaning = meaning_of(u.use, o->layer);
+    t.features = tt_use_features(u.use);
+    if (o->out && !(t.f = fopen(o->out, "we"))) {
+        err = tt_fail(TT_EIO, "open %s: %s", o->out, strerror(errno));
+        goto out;
+    }
+    err = write_rows(u.use, split, count, &t);
+    if (o->out && fclose(t.f) && !err) err = tt_fail(TT_EIO, "write %s: %s", o->out, strerror(errno));
+out:
+    cli_use_close(&u);
+    return err;
+}
+
+static int predict_run(const void *opts, int argc, const char **argv)
+{
+    static const char *const formats[] = {"csv", "jsonl"};
+    const predict_opts *o = opts;
+    int format = 0;
+    tt_split split;
+    tt_err err;
+
+    (void)argc;
+    if (o->format && (format = cli_choose("predict --format", o->format, formats, TT_COUNT(formats))) < 0)
+        return cli_fail(TT_EINVAL);
+    if (o->limit < 0) return cli_fail(tt_fail(TT_EINVAL, "--limit %lld: it is negative", (long long)o->limit));
+    if (!(err = cli_split(o->split, &split))) err = predict(o, argv[0], format == 1, split);
+    return err ? cli_fail(err) : 0;
+}
+
+const tt_command cli_predict = {
+    .name = "predict",
+    .args = "JOB|RUN",
+    .args_least = 1,
+    .args_most = 1,
+    .brief = "write the model's output for each row",
+    .about = "Writes a line for each row of the data, in order: for a classifier the class and its "
+             "probability, then the outputs y0, y1, ... as the last layer gives them, or those of --layer. "
+             "Other data than the job's: --set data.val.images=FILE, or whichever key names the file.",
+    .examples = (const char *const[]){"tutti predict last -o out.csv", "of the newest run, as CSV",
+                                      "tutti predict last -f jsonl -n 10", "ten rows as JSON lines",
+                                      "tutti predict last --layer dense1", "a layer's output: embeddings",
+                                      NULL},
+    CLI_OPTIONS(options),
+    .out_size = sizeof(predict_opts),
+    .run = predict_run,
+};

@@ -1,0 +1,116 @@
+/* How results look: JSON, metrics, shell words, and what the terminal can do. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+json_t *cli_json_real(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
+json_t *cli_json_metrics(const tt_metrics *m)
+{
+    json_t *j = json_object();
+
+    if (!isnan(m->loss)) json_object_set_new(j, "loss", cli_json_real(m->loss));
+    if (!isnan(m->accuracy)) json_object_set_new(j, "accuracy", json_real(m->accuracy));
+    if (!isnan(m->top5)) json_object_set_new(j, "top5", json_real(m->top5));
+    json_object_set_new(j, "samples", json_integer(m->samples));
+    return j;
+}
+
+void cli_json_print(FILE *f, json_t *j, bool lines)
+{
+    char *text = json_dumps(j, (lines ? JSON_COMPACT : JSON_INDENT(2)) | JSON_REAL_PRECISION(12));
+
+    if (!text) tt_mem_out(0);
+    fprintf(f, "%s\n", text);
+    free(text);
+    json_decref(j);
+}
+
+void cli_metrics_show(const tt_metrics *m, char *buf, size_t size)
+{
+    int n = snprintf(buf, size, "loss %.4g", m->loss);
+
+    if (!isnan(m->accuracy) && n < (int)size)
+        n += snprintf(buf + n, size - (size_t)n, "  accuracy %.2f %%", 100 * m->accuracy);
+    if (!isnan(m->top5) && n < (int)size)
+        snprintf(buf + n, size - (size_t)n, "  top5 %.2f %%", 100 * m->top5);
+}
+
+void cli_quote(const char *word, tt_str *out)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_./+-@%^=:,";
+
+    if (*word && strspn(word, plain) == strlen(word)) {
+        tt_str_add(out, "%s", word);
+        return;
+    }
+    tt_str_add(out, "'");
+    for (; *word; word++) {
+        if (*word == '\'') tt_str_add(out, "'\\''");
+        else tt_str_put(out, word, 1);
+    }
+    tt_str_add(out, "'");
+}
+
+void cli_time_show(double wall_s, char *buf, size_t size)
+{
+    time_t t = (time_t)wall_s;
+    struct tm tm;
+
+    if (!localtime_r(&t, &tm) || !strftime(buf, size, "%Y-%m-%d %H:%M", &tm)) snprintf(buf, size, "?");
+}
+
+static bool is_set(const char *name)
+{
+    const char *v = getenv(name);
+    return v && *v;
+}
+
+/* Blocks and bars are UTF-8. Only a locale that names another charset says no: in containers there is
+ * often none at all, and their terminals are UTF-8 all the same. */
+static bool has_utf8(void)
+{
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+
+    for (int i = 0; i < TT_COUNT(names); i++) {
+        const char *v = getenv(names[i]);
+        if (!v || !*v) continue;
+        return !strchr(v, '.') || strcasestr(v, "utf8") || strcasestr(v, "utf-8");
+    }
+    return true;
+}
+
+cli_screen cli_screen_of(int fd)
+{
+    const char *term = getenv("TERM");
+    bool dumb = term && !strcmp(term, "dumb"), tty = isatty(fd);
+    bool forced = is_set("FORCE_COLOR") || is_set("CLICOLOR_FORCE");
+
+    return (cli_screen){
+        .live = tty && !dumb,
+        .color = !is_set("NO_COLOR") && (forced || (tty && !dumb)),
+        .utf8 = has_utf8(),
+    };
+}
+
+int cli_screen_width(int fd)
+{
+    const char *columns = getenv("COLUMNS");
+    struct winsize w;
+    int64_t n;
+
+    if (columns && tt_parse_int(columns, &n) && n >= 20 && n <= 1000) return (int)n;
+    if (!ioctl(fd, TIOCGWINSZ, &w) && w.ws_col >= 20) return w.ws_col;
+    return 80;
+}

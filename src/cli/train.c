@@ -1,0 +1,391 @@
+/* train: a job becomes a run.
+ *
+ * Ctrl-C once, SIGTERM or SIGUSR1: the step is finished, a checkpoint saved and the command that
+ * resumes is told. Ctrl-C twice: out at once. */
+#define _GNU_SOURCE
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+
+typedef struct train_opts {
+    tt_opt_list set;
+    int64_t threads;
+    const char *run, *runs, *resume, *init;
+    bool partial, quiet, json;
+} train_opts;
+
+static const tt_option options[] = {
+    {"set", 's', TT_OPT_LIST, offsetof(train_opts, set), "KEY=VALUE",
+     "override a key of the job; may be repeated"},
+    {"threads", 't', TT_OPT_INT, offsetof(train_opts, threads), "N",
+     "threads to train with; 0: as the job says, else all CPUs"},
+    {"run", 0, TT_OPT_STRING, offsetof(train_opts, run), "DIR",
+     "the run folder; else a new one below --runs"},
+    {"runs", 0, TT_OPT_STRING, offsetof(train_opts, runs), "DIR", "where run folders are; runs"},
+    {"resume", 'r', TT_OPT_STRING, offsetof(train_opts, resume), "auto|RUN",
+     "go on with a run from its newest valid checkpoint; auto: the one of --run, else the newest of "
+     "this job that is not done, else start anew"},
+    {"init", 0, TT_OPT_STRING, offsetof(train_opts, init), "FILE",
+     "start from these weights: a run, a checkpoint or a safetensors file"},
+    {"partial", 0, TT_OPT_FLAG, offsetof(train_opts, partial), NULL,
+     "with --init: take what matches and list the rest"},
+    {"quiet", 'q', TT_OPT_FLAG, offsetof(train_opts, quiet), NULL, "print nothing but errors"},
+    {"json", 0, TT_OPT_FLAG, offsetof(train_opts, json), NULL,
+     "print progress and summary as JSON, one object per line"},
+};
+
+/* ---- signals ---- */
+
+static volatile sig_atomic_t asked; /* the signal that asked to stop */
+
+static void on_signal(int sig)
+{
+    static const char bye[] = "\ntutti: quit without saving\n";
+
+    if (sig == SIGINT && asked == SIGINT) {
+        ssize_t ignored = write(STDERR_FILENO, bye, sizeof bye - 1);
+        (void)ignored;
+        _exit(CLI_INTERRUPTED);
+    }
+    if (!asked || sig == SIGINT) asked = sig;
+}
+
+static void catch_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGUSR1};
+    struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+
+    for (int i = 0; i < TT_COUNT(signals); i++) sigaction(signals[i], &act, NULL);
+    act.sa_handler = SIG_IGN; /* who reads the display may go; the training goes on */
+    sigaction(SIGPIPE, &act, NULL);
+}
+
+/* ---- which run ---- */
+
+static bool has_checkpoint(const char *run)
+{
+    char folder[CLI_PATH + 16];
+    tt_ckpt_info *list = NULL;
+    int count = 0;
+    bool found = false;
+
+    snprintf(folder, sizeof folder, "%s/checkpoints", run);
+    if (!tt_file_exists(folder) || tt_ckpt_list(folder, false, &list, &count)) return false;
+    for (int i = 0; i < count; i++) found |= list[i].valid;
+    free(list);
+    return found;
+}
+
+static bool is_run_of(const char *run, const char *job_name)
+{
+    char path[CLI_PATH + 16];
+    tt_tree *t = NULL;
+    const tt_node *name;
+    bool same = false;
+
+    snprintf(path, sizeof path, "%s/resolved.yaml", run);
+    if (!tt_file_exists(path) || tt_tree_load(path, &t)) return false;
+    name = tt_node_get(tt_tree_root(t), "name");
+    same = name && name->kind == TT_SCALAR && !strcmp(name->text, job_name);
+    tt_tree_close(t);
+    return same;
+}
+
+/* The newest run of this job that is not done; "" if there is none. One that is still running counts:
+ * training the same job twice at once is hardly meant, and opening it says who has it. */
+static tt_err find_unfinished(const char *runs, const char *job_name, bool quiet, char out[CLI_PATH])
+{
+    tt_run_info *list;
+    int count;
+    tt_err err;
+
+    out[0] = 0;
+    if ((err = tt_run_list(runs, &list, &count))) return err;
+    for (int i = count - 1; i >= 0 && !*out; i--) {
+        if (!strcmp(list[i].status, "done") || !is_run_of(list[i].path, job_name)) continue;
+        if (strcmp(list[i].status, "running") && !has_checkpoint(list[i].path)) {
+            if (!quiet) fprintf(stderr, "passed over %s: it has no checkpoint\n", list[i].path);
+            continue;
+        }
+        memcpy(out, list[i].path, CLI_PATH);
+    }
+    tt_run_free(list, count);
+    return TT_OK;
+}
+
+/* With --resume: whether there is something to resume, and where. */
+static tt_err choose_run(const train_opts *o, const cli_job *j, char run[CLI_PATH], bool *resume)
+{
+    tt_run_info info = {0};
+    tt_job job;
+    tt_err err;
+
+    run[0] = 0;
+    *resume = false;
+    if (o->run && snprintf(run, CLI_PATH, "%s", o->run) >= CLI_PATH)
+        return tt_fail(TT_EINVAL, "--run: the path is too long");
+    if (!o->resume) return TT_OK;
+    if (strcmp(o->resume, "auto")) {
+        *resume = true;
+        return cli_run_find(o->resume, o->runs, run);
+    }
+    if (o->run) {
+        *resume = tt_file_exists(run) && !tt_run_look(run, &info);
+        json_decref(info.summary);
+    } else {
+        if ((err = tt_job_read(j->tree, &job))) return err;
+        if ((err = find_unfinished(o->runs, job.name, o->quiet, run))) return err;
+        *resume = *run != 0;
+    }
+    if (!*resume && !o->quiet) fprintf(stderr, "nothing to resume: a new run starts\n");
+    return TT_OK;
+}
+
+/* ---- what is told before and after ---- */
+
+static int64_t trained_count(const tt_model *m)
+{
+    int count;
+    const tt_param *p = tt_model_params(m, &count);
+    int64_t n = 0;
+
+    for (int i = 0; i < count; i++)
+        if (p[i].role != TT_STAT) n += p[i].n;
+    return n;
+}
+
+static void print_banner(const tt_trainer *t)
+{
+    const tt_model *m = tt_train_model(t);
+    const tt_data *d = tt_train_data(t);
+    int threads = tt_train_threads(t);
+    char params[32];
+
+    printf("%s: %s parameters, %.4g MFLOPs forward a sample\n", tt_train_name(t),
+           tt_show_count(trained_count(m), params, sizeof params), tt_model_flops(m) / 1e6);
+    printf("  train    %s\n", tt_data_describe(d, TT_TRAIN));
+    if (tt_data_count(d, TT_VAL)) printf("  val      %s\n", tt_data_describe(d, TT_VAL));
+    printf("  kernels  %s, %d thread%s\n", tt_model_kernels(m)->name, threads, threads == 1 ? "" : "s");
+    printf("  run      %s\n", tt_train_run(t));
+    if (tt_train_first_step(t) > 0)
+        printf("  resumed  at step %s\n", tt_show_count(tt_train_first_step(t), params, sizeof params));
+    fflush(stdout);
+}
+
+static void print_json_start(const tt_trainer *t)
+{
+    const tt_model *m = tt_train_model(t);
+
+    cli_json_print(stdout,
+                   json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:I}", "event", "start", "name",
+                             tt_train_name(t), "run", tt_train_run(t), "parameters",
+                             (json_int_t)trained_count(m), "train_samples",
+                             (json_int_t)tt_data_count(tt_train_data(t), TT_TRAIN), "val_samples",
+                             (json_int_t)tt_data_count(tt_train_data(t), TT_VAL), "kernels",
+                             tt_model_kernels(m)->name, "threads", tt_train_threads(t), "first_step",
+                             (json_int_t)tt_train_first_step(t)),
+                   true);
+    fflush(stdout);
+}
+
+static double number_in(const json_t *j, const char *group, const char *key)
+{
+    const json_t *v = json_object_get(group ? json_object_get(j, group) : j, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+static void print_next(const char *run, bool done)
+{
+    tt_str r = {0};
+
+    cli_quote(run, &r);
+    printf("\nNext:\n  tutti eval %s\n  tutti predict %s --format csv --limit 10\n", r.data, r.data);
+    if (done) printf("  tutti train --resume %s --set train.epochs=...   (train on)\n", r.data);
+    else printf("  tutti train --resume %s\n", r.data);
+    tt_str_free(&r);
+}
+
+static void print_end(const json_t *s, const char *run, const char *status, const char *end)
+{
+    char text[200], count[32], took[32];
+    tt_metrics val = {.loss = number_in(s, "val", "loss"), .accuracy = number_in(s, "val", "accuracy"),
+                      .top5 = number_in(s, "val", "top5")};
+    double steps = number_in(s, NULL, "steps"), loss = number_in(s, "train", "loss");
+
+    printf("\n%s%s%s%s: %s steps, %.4g epochs in %s\n", status, end ? " (" : "", end ? end : "",
+           end ? ")" : "", tt_show_count(isnan(steps) ? 0 : llround(steps), count, sizeof count),
+           number_in(s, NULL, "epochs"), tt_show_time(number_in(s, NULL, "seconds"), took, sizeof took));
+    if (!isnan(loss)) printf("  train    loss %.4g\n", loss);
+    if (!isnan(val.loss)) {
+        cli_metrics_show(&val, text, sizeof text);
+        printf("  val      %s\n", text);
+    }
+    if (number_in(s, NULL, "samples_per_s") > 0)
+        printf("  speed    %s samples/s\n",
+               tt_show_count(llround(number_in(s, NULL, "samples_per_s")), count, sizeof count));
+    printf("  weights  sha256 %s\n", json_string_value(json_object_get(s, "weights_sha256")));
+    printf("  run      %s\n", run);
+    print_next(run, !strcmp(status, "done"));
+}
+
+/* ---- the loop ---- */
+
+/* Trains until there is nothing left to do, or to the signal. */
+static tt_err run_steps(tt_trainer *t, cli_display *d, const char **end)
+{
+    tt_progress p;
+    tt_err err;
+
+    *end = NULL;
+    do {
+        if ((err = tt_train_step(t, &p))) return err;
+        cli_display_step(d, &p);
+        *end = p.end;
+    } while (!*end && !asked);
+    return TT_OK;
+}
+
+/* Stopped by a signal: nothing is lost. The error is that of the save. */
+static tt_err stop(tt_trainer *t, cli_display *d)
+{
+    cli_display_note(d, "stopping: saving a checkpoint (Ctrl-C again quits without)");
+    return tt_train_save(t);
+}
+
+static const char *status_of(tt_err err, bool ended)
+{
+    if (err == TT_EDIVERGED) return "diverged";
+    return err ? "failed" : ended ? "done" : "stopped";
+}
+
+static int train(tt_trainer *t, cli_display_mode mode)
+{
+    cli_display *d = cli_display_open(mode, t);
+    tt_str trouble = {0}, resume = {0};
+    const char *end, *status;
+    tt_err err, last;
+    json_t *summary;
+    int code = 0;
+
+    if ((err = run_steps(t, d, &end))) tt_str_add(&trouble, "%s", tt_message());
+    else if (!end && (err = stop(t, d))) tt_str_add(&trouble, "saving: %s", tt_message());
+    status = status_of(err, end != NULL);
+    if ((last = tt_train_finish(t, status)) && !err)
+        tt_str_add(&trouble, "%s", tt_message()), err = last;
+    cli_display_leave(d);
+
+    summary = tt_train_summary(t);
+    if (mode == CLI_JSON) {
+        json_object_set_new(summary, "event", json_string("end"));
+        json_object_set_new(summary, "status", json_string(status));
+        json_object_set_new(summary, "run", json_string(tt_train_run(t)));
+        cli_json_print(stdout, json_incref(summary), true);
+    } else if (mode == CLI_SHOW && !err) {
+        print_end(summary, tt_train_run(t), status, end && strcmp(end, "done") ? end : NULL);
+    } else if (!err && !end) {
+        cli_quote(tt_train_run(t), &resume);
+        fprintf(stderr, "tutti: saved; go on with: tutti train --resume %s\n", resume.data);
+    }
+    json_decref(summary);
+    if (err) code = cli_fail(tt_repeat(err, trouble.data));
+    else if (!end) code = asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
+    cli_display_close(d);
+    tt_str_free(&trouble);
+    tt_str_free(&resume);
+    return code;
+}
+
+/* As it was typed, for the run folder. */
+static void command_line(tt_str *out)
+{
+    FILE *f = fopen("/proc/self/cmdline", "re");
+    char text[1 << 16];
+    size_t size = f ? fread(text, 1, sizeof text - 1, f) : 0;
+
+    if (f) fclose(f);
+    text[size] = 0;
+    for (size_t at = 0; at < size; at += strlen(text + at) + 1) {
+        if (at) tt_str_add(out, " ");
+        cli_quote(text + at, out);
+    }
+    tt_str_add(out, "\n");
+}
+
+static tt_err check_options(const train_opts *o, int argc)
+{
+    bool named = o->resume && strcmp(o->resume, "auto");
+
+    if (!argc && !named)
+        return tt_fail(TT_EINVAL, "'tutti train' needs a JOB, or --resume RUN; see 'tutti train --help'");
+    if (named && o->run)
+        return tt_fail(TT_EINVAL, "--run and --resume %s both name a run: give one", o->resume);
+    if (o->init && named)
+        return tt_fail(TT_EINVAL, "--init starts a new run, --resume goes on with an old one: give one");
+    if (o->partial && !o->init) return tt_fail(TT_EINVAL, "--partial says how to take --init: give both");
+    if (o->quiet && o->json) return tt_fail(TT_EINVAL, "--quiet and --json: give one");
+    return TT_OK;
+}
+
+static int train_run(const void *opts, int argc, const char **argv)
+{
+    const train_opts *o = opts;
+    char run[CLI_PATH], init[CLI_PATH];
+    cli_job job = {0};
+    tt_train_opts to = {.runs = o->runs, .partial = o->partial};
+    cli_display_mode mode = o->json ? CLI_JSON : o->quiet ? CLI_QUIET : CLI_SHOW;
+    tt_trainer *t = NULL;
+    tt_str command = {0};
+    tt_err err;
+    int code;
+
+    catch_signals();
+    if ((err = check_options(o, argc)) || (err = cli_threads(o->threads, &to.threads)) ||
+        (err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, o->quiet, &job)) ||
+        (err = choose_run(o, &job, run, &to.resume)) ||
+        (o->init && (err = cli_weights_find(o->init, o->runs, init)))) {
+        code = cli_fail(err);
+        goto out;
+    }
+    command_line(&command);
+    to.job = job.tree;
+    to.job_path = job.path;
+    to.run = *run ? run : NULL;
+    to.init = o->init && !to.resume ? init : NULL; /* the checkpoint has what was made of it */
+    to.command = command.data;
+    if ((err = tt_train_open(&to, &t))) {
+        code = cli_fail(err);
+        goto out;
+    }
+    if (mode == CLI_JSON) print_json_start(t);
+    else if (mode == CLI_SHOW) print_banner(t);
+    code = train(t, mode);
+out:
+    tt_train_close(t);
+    tt_log_close();
+    cli_job_close(&job);
+    tt_str_free(&command);
+    return code;
+}
+
+const tt_command cli_train = {
+    .name = "train",
+    .args = "JOB",
+    .args_most = 1,
+    .brief = "train a job",
+    .about = "Trains the job and writes a run folder: the job, metrics, log, checkpoints and a summary.\n\n"
+             "JOB is a job file, or a run whose job is to be trained anew. Ctrl-C once finishes the step, "
+             "saves and prints the command that resumes; twice quits at once. SIGTERM and SIGUSR1 save and "
+             "end with exit code 75, so that a queue starts the job again.",
+    .examples = (const char *const[]){"tutti train job.yaml", "train a job", "tutti train job.yaml -s train.epochs=5",
+                                      "with another value", "tutti train job.yaml --resume auto",
+                                      "go on where it stopped", "tutti train --resume last",
+                                      "go on with the newest run", "tutti train job.yaml --init runs/a",
+                                      "start from other weights", NULL},
+    CLI_OPTIONS(options),
+    .out_size = sizeof(train_opts),
+    .run = train_run,
+};

@@ -1,0 +1,480 @@
+/* Datasets: the job's `data` map, splitting, and what is done to values. */
+#define _GNU_SOURCE
+#include "data/source.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct data_keys {
+    const char *dir, *scale;
+    tt_node *train, *val, *normalize, *augment;
+    bool shuffle;
+    int64_t threads, prefetch;
+    double unlabelled;
+} data_keys;
+
+static const tt_key keys[] = {
+    {"dir", TT_STRING, offsetof(data_keys, dir), "${TUTTI_DATA:-data}", 0, 0, NULL,
+     "folder of the files; $NAME is taken from the environment"},
+    {"train", TT_NODE, offsetof(data_keys, train), NULL, 0, 0, NULL,
+     "the training set: {format: ..., and the format's keys}"},
+    {"val", TT_NODE, offsetof(data_keys, val), "-", 0, 0, NULL,
+     "the validation set, keys as in train; or {split: 0.1} of the training set"},
+    {"normalize", TT_NODE, offsetof(data_keys, normalize), "-", 0, 0, NULL,
+     "auto, or {mean: ..., std: ...}: after scaling; one number or one per channel, or auto"},
+    {"scale", TT_STRING, offsetof(data_keys, scale), "auto", 0, 0, NULL,
+     "values are multiplied by it; auto: 1/255 for images of bytes, else 1"},
+    {"augment", TT_NODE, offsetof(data_keys, augment), "-", 0, 0, NULL,
+     "{crop: pixels, flip: true}: random shifts and mirroring of training images"},
+    {"shuffle", TT_BOOL, offsetof(data_keys, shuffle), "true", 0, 0, NULL,
+     "each pass over the training set in another order"},
+    {"threads", TT_INT, offsetof(data_keys, threads), "1", 0, 256, NULL,
+     "threads that make batches ahead; 0: none"},
+    {"prefetch", TT_INT, offsetof(data_keys, prefetch), "4", 1, 1024, NULL, "batches made ahead"},
+    {"unlabelled", TT_NUMBER, offsetof(data_keys, unlabelled), "0", 0, 1, NULL,
+     "fraction of training samples whose label is hidden"},
+};
+
+/* ---- Values: x = a * raw + b ---- */
+
+/* Channels and planes: of the file's shape if that is an image, else of the model's input. */
+static void set_geometry(tt_data *d)
+{
+    tt_shape s = d->train->shape.rank > 1 ? d->train->shape : d->want.input;
+
+    d->features = tt_shape_count(d->want.input);
+    d->channels = s.rank >= 3 ? s.dim[0] : s.rank == 2 ? 1 : d->features;
+    d->plane = d->features / d->channels;
+    if (s.rank == 2 || s.rank == 3) {
+        d->height = s.dim[s.rank - 2];
+        d->width = s.dim[s.rank - 1];
+    }
+}
+
+static int64_t rows_in(const tt_part *p)
+{
+    return p->count < p->src->kept ? p->count : p->src->kept;
+}
+
+/* Sums of v - about[c], to the power of 1 or 2, over the training samples. */
+static void add_up(const tt_data *d, const double *about, int power, double *sum)
+{
+    const tt_part *p = &d->part[TT_TRAIN];
+    const tt_source *s = p->src;
+    int64_t n = rows_in(p);
+
+    for (int64_t c = 0; c < d->channels; c++) sum[c] = 0;
+    if (s->keep == TT_KEEP_SPARSE) /* first as if all were 0, then correct the entries */
+        for (int64_t c = 0; c < d->channels; c++)
+            sum[c] = (double)n * (double)d->plane * (power == 1 ? -about[c] : about[c] * about[c]);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t r = tt_part_row(p, i), at = r * d->features;
+        if (s->keep == TT_KEEP_SPARSE) {
+            for (int64_t k = s->row[r]; k < s->row[r + 1]; k++) {
+                int64_t c = s->col[k] / d->plane;
+                double v = s->val[k] - about[c];
+                sum[c] += power == 1 ? s->val[k] : v * v - about[c] * about[c];
+            }
+            continue;
+        }
+        for (int64_t c = 0; c < d->channels; c++)
+            for (int64_t k = 0; k < d->plane; k++, at++) {
+                double v = (s->keep == TT_KEEP_U8 ? s->u8[at] : s->f32[at]) - about[c];
+                sum[c] += power == 1 ? v : v * v;
+            }
+    }
+}
+
+void tt_data_stats(const tt_data *d, double *mean, double *deviation)
+{
+    double n = (double)rows_in(&d->part[TT_TRAIN]) * (double)d->plane;
+
+    for (int64_t c = 0; c < d->channels; c++) mean[c] = 0;
+    add_up(d, mean, 1, deviation);
+    for (int64_t c = 0; c < d->channels; c++) mean[c] = deviation[c] / n;
+    add_up(d, mean, 2, deviation); /* about the mean: no cancellation */
+    for (int64_t c = 0; c < d->channels; c++) {
+        deviation[c] = sqrt(deviation[c] > 0 ? deviation[c] / n : 0);
+        if (deviation[c] < 1e-12) deviation[c] = 1; /* a constant channel stays one */
+    }
+}
+
+static bool says(const tt_node *n, const char *word)
+{
+    return n && n->kind == TT_SCALAR && !n->quoted && !strcmp(n->text, word);
+}
+
+/* `mean` or `std`: auto leaves out[] alone, else one number or one per channel. */
+static tt_err read_numbers(const tt_data *d, tt_node *n, const char *what, double *out)
+{
+    tt_key key = {what, TT_NUMBERS, 0, NULL, 0, 0, NULL, ""};
+    tt_numbers v;
+    tt_err err;
+
+    if (says(n, "auto")) return TT_OK;
+    if ((err = tt_node_value(n, what, &key, &v))) return err;
+    if (v.count != 1 && v.count != d->channels)
+        return tt_node_fail(n, "%s: %d numbers for %lld channels", what, v.count,
+                            (long long)d->channels);
+    for (int64_t c = 0; c < d->channels; c++) out[c] = v.item[v.count == 1 ? 0 : c];
+    return TT_OK;
+}
+
+typedef struct moments {
+    double *mean, *std; /* (channels), of scaled values */
+} moments;
+
+static tt_err read_normalize(const tt_data *d, tt_node *n, moments *m)
+{
+    struct normalize_keys {
+        tt_node *mean, *std;
+    } k;
+    static const tt_key normalize_keys[] = {
+        {"mean", TT_NODE, offsetof(struct normalize_keys, mean), NULL, 0, 0, NULL,
+         "subtracted: auto, a number, or one per channel"},
+        {"std", TT_NODE, offsetof(struct normalize_keys, std), NULL, 0, 0, NULL,
+         "divided by: auto, a number, or one per channel"},
+    };
+    tt_err err;
+
+    if (says(n, "auto")) return TT_OK;
+    if (n->kind != TT_MAP)
+        return tt_node_fail(n, "normalize must be auto or {mean: ..., std: ...}");
+    if ((err = tt_node_read(n, "normalize", normalize_keys, TT_COUNT(normalize_keys), &k)))
+        return err;
+    if ((err = read_numbers(d, k.mean, "mean", m->mean))) return err;
+    if ((err = read_numbers(d, k.std, "std", m->std))) return err;
+    for (int64_t c = 0; c < d->channels; c++)
+        if (!(m->std[c] > 0)) return tt_node_fail(k.std, "std must be above 0");
+    return TT_OK;
+}
+
+static tt_err set_values(tt_data *d, tt_node *map, const data_keys *k)
+{
+    size_t bytes = (size_t)d->channels * sizeof(double);
+    moments m = {tt_arena_take(d->arena, bytes, 8), tt_arena_take(d->arena, bytes, 8)};
+    float *a = tt_arena_take(d->arena, (size_t)d->channels * sizeof *a, 64);
+    float *b = tt_arena_take(d->arena, (size_t)d->channels * sizeof *b, 64);
+    const bool *standardise = d->train->standardise;
+    bool normalize = k->normalize && !says(k->normalize, "none") && !says(k->normalize, "false");
+    double scale = d->train->pixels ? 1.0 / 255 : 1;
+    tt_err err;
+
+    if (strcmp(k->scale, "auto") && !(tt_parse_number(k->scale, &scale) && scale != 0))
+        return tt_node_fail(tt_node_get(map, "scale"),
+                            "scale must be auto or a number other than 0");
+    if (normalize && standardise)
+        return tt_node_fail(k->normalize,
+                            "columns have a normalize of their own; give one of the two");
+    if (normalize || standardise) {
+        tt_data_stats(d, m.mean, m.std);
+        for (int64_t c = 0; c < d->channels; c++) m.mean[c] *= scale, m.std[c] *= fabs(scale);
+    }
+    if (normalize && (err = read_normalize(d, k->normalize, &m))) return err;
+    for (int64_t c = 0; c < d->channels; c++) {
+        bool on = normalize || (standardise && standardise[c]);
+        a[c] = (float)(on ? scale / m.std[c] : scale);
+        b[c] = (float)(on ? -m.mean[c] / m.std[c] : 0);
+    }
+    d->a = a;
+    d->b = b;
+    return TT_OK;
+}
+
+static tt_err read_augment(tt_data *d, tt_node *n)
+{
+    struct augment_keys {
+        int64_t crop;
+        bool flip;
+    } k;
+    static const tt_key augment_keys[] = {
+        {"crop", TT_INT, offsetof(struct augment_keys, crop), "0", 0, 4096, NULL,
+         "pixels of zero padding around the image, of which a random part is cut"},
+        {"flip", TT_BOOL, offsetof(struct augment_keys, flip), "false", 0, 0, NULL,
+         "mirror every other image left to right"},
+    };
+    tt_err err;
+
+    if ((err = tt_node_read(n, "augment", augment_keys, TT_COUNT(augment_keys), &k))) return err;
+    if (!k.crop && !k.flip) return TT_OK;
+    if (!d->height || d->train->keep == TT_KEEP_SPARSE)
+        return tt_node_fail(n, "augment is for images, and %s has none", d->train->name);
+    if (k.crop >= d->height || k.crop >= d->width)
+        return tt_node_fail(n, "crop: %lld pixels of padding for images of %lld x %lld",
+                            (long long)k.crop, (long long)d->height, (long long)d->width);
+    d->crop = (int)k.crop;
+    d->flip = k.flip;
+    return TT_OK;
+}
+
+/* ---- Splits ---- */
+
+/* What `val` leaves out it takes from `train`, but for the files. */
+static void inherit(tt_node *val, const tt_node *train)
+{
+    static const char *const own[] = {"file", "files", "images", "labels", "x", "y", "split"};
+    tt_node *mine = tt_node_get(val, "format"), *theirs = tt_node_get(train, "format");
+
+    if (!theirs || (mine && (mine->kind != TT_SCALAR || strcmp(mine->text, theirs->text)))) return;
+    for (int i = 0; i < train->count; i++) {
+        const char *key = train->key[i]->text;
+        bool skip = train->item[i]->is_default || tt_node_get(val, key);
+        for (int j = 0; j < TT_COUNT(own); j++)
+            skip |= !strcmp(key, own[j]) && !(j == 3 && strcmp(theirs->text, "idx"));
+        if (!skip) tt_node_add(val, key, tt_node_copy(val->tree, train->item[i]));
+    }
+}
+
+static tt_err cut_val(tt_data *d, tt_node *map, uint64_t seed)
+{
+    struct split_keys {
+        double split;
+    } k;
+    static const tt_key split_keys[] = {
+        {"split", TT_NUMBER, offsetof(struct split_keys, split), NULL, 1e-9, 0.999999999, NULL,
+         "fraction of the training set to validate on instead"},
+    };
+    int64_t n = d->train->count, cut;
+    tt_err err;
+
+    if ((err = tt_node_read(map, "val", split_keys, TT_COUNT(split_keys), &k))) return err;
+    if (n < 2) return tt_node_fail(map, "%s has only %lld samples", d->train->name, (long long)n);
+    cut = llround((double)n * k.split);
+    if (cut < 1) cut = 1;
+    if (cut > n - 1) cut = n - 1;
+    uint64_t key = tt_random_key(seed, "data split");
+    d->part[TT_TRAIN] = (tt_part){.src = d->train, .count = n - cut, .cut = true, .key = key};
+    d->part[TT_VAL] =
+        (tt_part){.src = d->train, .count = cut, .cut = true, .first = n - cut, .key = key};
+    return TT_OK;
+}
+
+static void describe(tt_data *d, tt_split split)
+{
+    tt_part *p = &d->part[split];
+    char count[32], shape[96];
+    const char *slash;
+
+    if (!p->src) {
+        p->describe = "none";
+        return;
+    }
+    slash = strrchr(p->src->name, '/');
+    p->describe = tt_arena_printf(
+        d->arena, "%s of %s %s %s", tt_show_count(p->count, count, sizeof count),
+        tt_shape_show(d->want.input, shape, sizeof shape),
+        p->cut && split == TT_VAL ? "cut from" : "from", slash ? slash + 1 : p->src->name);
+}
+
+/* ---- Opening and closing ---- */
+
+static tt_data *data_new(const tt_data_want *want, uint64_t seed)
+{
+    tt_data *d = calloc(1, sizeof *d);
+
+    if (!d) tt_mem_out(sizeof *d);
+    d->want = *want;
+    d->arena = tt_arena_open(4096);
+    d->augment_key = tt_random_key(seed, "data augment");
+    d->hide_key = tt_random_key(seed, "data unlabelled");
+    d->flow = (tt_data_flow){.shuffle = true, .threads = 1, .prefetch = 4};
+    pthread_mutex_init(&d->sha_lock, NULL);
+    return d;
+}
+
+static tt_err check_want(const tt_data_want *w)
+{
+    if (w->input.rank < 1 || w->input.rank > 6 || tt_shape_count(w->input) < 1)
+        return tt_fail(TT_EINVAL, "the model's input has no elements");
+    if (w->classes < 0 || w->targets < 0 || (w->classes > 0 && w->targets > 0))
+        return tt_fail(TT_EINVAL, "either labels or targets can be wanted");
+    return TT_OK;
+}
+
+static tt_err open_sources(tt_data *d, const data_keys *k, const tt_node *dir_at, uint64_t seed)
+{
+    tt_source_ctx c = {.want = &d->want, .dir = ""};
+    tt_err err;
+
+    if ((err = tt_source_expand(d->arena, dir_at, k->dir, &c.dir))) return err;
+    if ((err = tt_source_open(k->train, "train", &c, &d->train))) return err;
+    d->part[TT_TRAIN] = (tt_part){.src = d->train, .count = d->train->count};
+    if (!k->val) return TT_OK;
+    if (k->val->kind == TT_MAP && tt_node_get(k->val, "split")) return cut_val(d, k->val, seed);
+    if (k->val->kind != TT_MAP)
+        return tt_node_fail(k->val, "val must be a map: keys as in train, or {split: 0.1}");
+    inherit(k->val, k->train);
+    c.train = d->train;
+    if ((err = tt_source_open(k->val, "val", &c, &d->val))) return err;
+    d->part[TT_VAL] = (tt_part){.src = d->val, .count = d->val->count};
+    return TT_OK;
+}
+
+tt_err tt_data_open(tt_node *map, const tt_data_want *want, uint64_t seed, tt_data **out)
+{
+    data_keys k = {0};
+    tt_data *d;
+    tt_err err;
+
+    *out = NULL;
+    if (!map) return tt_fail(TT_EINVAL, "the job has no `data`");
+    if ((err = check_want(want))) return err;
+    if ((err = tt_node_read(map, "data", keys, TT_COUNT(keys), &k))) return err;
+    d = data_new(want, seed);
+    if ((err = open_sources(d, &k, tt_node_get(map, "dir"), seed))) goto out;
+    set_geometry(d);
+    if ((err = set_values(d, map, &k))) goto out;
+    if (k.augment && (err = read_augment(d, k.augment))) goto out;
+    if (k.unlabelled > 0 && (want->target_is_input || (want->classes <= 0 && want->targets <= 0))) {
+        err = tt_node_fail(tt_node_get(map, "unlabelled"),
+                           "the loss uses no labels that could be hidden");
+        goto out;
+    }
+    d->hidden = llround(k.unlabelled * (double)d->part[TT_TRAIN].count);
+    d->flow = (tt_data_flow){k.shuffle, (int)k.threads, (int)k.prefetch};
+    describe(d, TT_TRAIN);
+    describe(d, TT_VAL);
+    d->want.input_at = NULL; /* the job may be closed before us */
+    *out = d;
+    d = NULL;
+out:
+    tt_data_close(d);
+    return err;
+}
+
+static tt_err rows_source(const tt_data_want *want, const tt_data_rows *rows, const char *name,
+                          tt_source **out)
+{
+    int64_t features = tt_shape_count(want->input);
+    tt_source *s;
+
+    *out = NULL;
+    if (rows->n < 1 || !rows->x) return tt_fail(TT_EINVAL, "%s: no rows", name);
+    if (want->classes > 0 && !rows->label) return tt_fail(TT_EINVAL, "%s: no labels", name);
+    if (want->targets > 0 && !want->target_is_input && !rows->target)
+        return tt_fail(TT_EINVAL, "%s: no targets", name);
+    for (int64_t i = 0; want->classes > 0 && i < rows->n; i++)
+        if (rows->label[i] < -1 || rows->label[i] >= want->classes)
+            return tt_fail(TT_EINVAL, "%s: row %lld: label %d, but the model has %d classes", name,
+                           (long long)i, rows->label[i], want->classes);
+    for (int64_t i = 0; i < rows->n; i++)
+        for (int64_t k = 0; k < features; k++)
+            if (!isfinite(rows->x[i * features + k]))
+                return tt_fail(TT_EINVAL, "%s: row %lld, value %lld is %f", name, (long long)i,
+                               (long long)k, rows->x[i * features + k]);
+    s = tt_source_new();
+    s->name = name;
+    s->count = s->kept = rows->n;
+    s->shape = want->input;
+    s->keep = TT_KEEP_F32;
+    s->f32 = rows->x;
+    s->label = want->classes > 0 ? rows->label : NULL;
+    s->target = want->targets > 0 ? rows->target : NULL;
+    s->targets = want->targets;
+    for (int64_t i = 0; s->label && i < s->kept; i++)
+        if (s->label[i] >= s->classes) s->classes = s->label[i] + 1;
+    *out = s;
+    return TT_OK;
+}
+
+tt_err tt_data_open_rows(const tt_data_want *want, const tt_data_rows *train,
+                         const tt_data_rows *val, uint64_t seed, tt_data **out)
+{
+    data_keys k = {.scale = "auto"};
+    tt_data *d;
+    tt_err err;
+
+    *out = NULL;
+    if ((err = check_want(want))) return err;
+    d = data_new(want, seed);
+    if ((err = rows_source(want, train, "training rows", &d->train))) goto out;
+    if (val && (err = rows_source(want, val, "validation rows", &d->val))) goto out;
+    d->part[TT_TRAIN] = (tt_part){.src = d->train, .count = train->n};
+    if (val) d->part[TT_VAL] = (tt_part){.src = d->val, .count = val->n};
+    set_geometry(d);
+    if ((err = set_values(d, NULL, &k))) goto out;
+    describe(d, TT_TRAIN);
+    describe(d, TT_VAL);
+    d->want.input_at = NULL;
+    *out = d;
+    d = NULL;
+out:
+    tt_data_close(d);
+    return err;
+}
+
+void tt_data_close(tt_data *d)
+{
+    if (!d) return;
+    tt_source_close(d->val); /* first: it borrows the training set's words */
+    tt_source_close(d->train);
+    tt_arena_close(d->arena);
+    pthread_mutex_destroy(&d->sha_lock);
+    free(d);
+}
+
+/* ---- Questions ---- */
+
+int64_t tt_data_count(const tt_data *d, tt_split split)
+{
+    return d->part[split].count;
+}
+
+tt_data_flow tt_data_feeding(const tt_data *d)
+{
+    return d->flow;
+}
+
+int tt_data_classes(const tt_data *d)
+{
+    int train = d->train->classes, val = d->val ? d->val->classes : 0;
+
+    return train > val ? train : val;
+}
+
+const char *tt_data_class_name(const tt_data *d, int i)
+{
+    return d->train->class_name && i >= 0 && i < d->train->classes ? d->train->class_name[i] : NULL;
+}
+
+const char *tt_data_describe(const tt_data *d, tt_split split)
+{
+    return d->part[split].describe;
+}
+
+static void add_to_sha(tt_sha *sha, const tt_source *s)
+{
+    int64_t n = s->kept, each = tt_shape_count(s->shape);
+    int64_t head[5] = {s->count, s->kept, each, s->keep, s->targets};
+
+    tt_sha_add(sha, head, sizeof head);
+    if (s->keep == TT_KEEP_U8) tt_sha_add(sha, s->u8, (size_t)(n * each));
+    if (s->keep == TT_KEEP_F32) tt_sha_add(sha, s->f32, (size_t)(n * each) * sizeof *s->f32);
+    if (s->keep == TT_KEEP_SPARSE) {
+        tt_sha_add(sha, s->row, (size_t)(n + 1) * sizeof *s->row);
+        tt_sha_add(sha, s->col, (size_t)s->row[n] * sizeof *s->col);
+        tt_sha_add(sha, s->val, (size_t)s->row[n] * sizeof *s->val);
+    }
+    if (s->label) tt_sha_add(sha, s->label, (size_t)n * sizeof *s->label);
+    if (s->target) tt_sha_add(sha, s->target, (size_t)(n * s->targets) * sizeof *s->target);
+}
+
+const char *tt_data_sha(const tt_data *d)
+{
+    tt_data *me = (tt_data *)d; /* a cache, behind its lock */
+
+    pthread_mutex_lock(&me->sha_lock);
+    if (!*me->sha) {
+        tt_sha *sha = tt_sha_begin();
+        add_to_sha(sha, d->train);
+        if (d->val) add_to_sha(sha, d->val);
+        for (int i = 0; i < 2; i++) {
+            int64_t cut[3] = {d->part[i].count, d->part[i].first, (int64_t)d->part[i].key};
+            tt_sha_add(sha, cut, sizeof cut);
+        }
+        tt_sha_end(sha, me->sha);
+    }
+    pthread_mutex_unlock(&me->sha_lock);
+    return me->sha;
+}

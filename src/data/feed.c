@@ -1,0 +1,167 @@
+/* Prefetch: a ring of batches, filled ahead by threads.
+ *
+ * Step s lives in slot (s - first) % slots. Threads claim steps in order and fill them side by
+ * side; the taker waits for the one it needs. One slot more than `depth`, because the batch handed
+ * out last stays untouched until the next take.
+ *
+ *   free --claim (thread)--> filling --done--> full --take--> held --next take--> free
+ *
+ * (1) claimed - released <= slots: no slot is claimed twice.  (2) a slot's batch is touched by its
+ * filler alone until `full`, by the taker alone after. Which thread fills a step changes nothing:
+ * filling is pure. */
+#include "data/source.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct slot {
+    tt_batch batch;
+    bool full;
+    tt_err err;
+    char message[512];
+} slot;
+
+struct tt_feed {
+    const tt_data *data;
+    tt_split split;
+    tt_order order;
+    int64_t features, targets;
+    int threads, slots;
+    slot *slot;
+    pthread_t *thread;
+    int started;
+
+    pthread_mutex_t lock;
+    pthread_cond_t room, ready;
+    int64_t first, claimed, taken, released; /* steps counted from `first` */
+    bool stop;
+};
+
+static void fill(tt_feed *f, int64_t i)
+{
+    slot *s = &f->slot[i % f->slots];
+    int n = tt_order_size(&f->order, f->first + i);
+
+    s->err = tt_data_fill(f->data, f->split, &f->order, f->first + i, 0, n, &s->batch);
+    if (s->err) snprintf(s->message, sizeof s->message, "%s", tt_message());
+}
+
+static void *work(void *arg)
+{
+    tt_feed *f = arg;
+
+    pthread_mutex_lock(&f->lock);
+    for (;;) {
+        while (!f->stop && f->claimed - f->released >= f->slots)
+            pthread_cond_wait(&f->room, &f->lock);
+        if (f->stop) break;
+        int64_t i = f->claimed++; /* keeps (1) */
+        pthread_mutex_unlock(&f->lock);
+        fill(f, i);
+        pthread_mutex_lock(&f->lock);
+        f->slot[i % f->slots].full = true;
+        pthread_cond_signal(&f->ready);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
+static tt_err check(const tt_data *d, tt_split split, const tt_order *o, int64_t first_step,
+                    int threads, int depth)
+{
+    if (!d->part[split].src || o->count != d->part[split].count)
+        return tt_fail(TT_EINVAL, "a feed over %lld samples of a split that has %lld",
+                       (long long)o->count, (long long)d->part[split].count);
+    if (o->batch < 1 || o->batch > INT32_MAX || first_step < 0)
+        return tt_fail(TT_EINVAL, "a feed in batches of %lld from step %lld", (long long)o->batch,
+                       (long long)first_step);
+    if (threads < 0 || threads > 256 || depth < 1 || depth > 1024)
+        return tt_fail(TT_EINVAL, "a feed of %d threads, %d steps ahead", threads, depth);
+    return TT_OK;
+}
+
+tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, int64_t first_step,
+                    int threads, int depth, tt_feed **out)
+{
+    tt_feed *f;
+    int most;
+    tt_err err;
+
+    *out = NULL;
+    if ((err = check(d, split, o, first_step, threads, depth))) return err;
+    if (!(f = calloc(1, sizeof *f))) return tt_fail(TT_ENOMEM, "a feed");
+    f->data = d;
+    f->split = split;
+    f->order = *o;
+    f->first = first_step;
+    f->features = d->features;
+    f->targets = d->want.target_is_input ? d->features : d->want.targets;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->room, NULL);
+    pthread_cond_init(&f->ready, NULL);
+    f->slot = calloc(threads ? (size_t)depth + 1 : 1, sizeof *f->slot);
+    f->thread = calloc((size_t)threads + 1, sizeof *f->thread);
+    if (!f->slot || !f->thread) {
+        err = tt_fail(TT_ENOMEM, "a feed of %d threads, %d steps ahead", threads, depth);
+        goto out;
+    }
+    most = (int)o->batch;
+    for (int i = 0; i < (threads ? depth + 1 : 1); i++, f->slots++)
+        if ((err = tt_batch_open(most, f->features, d->want.classes > 0, f->targets,
+                                 &f->slot[i].batch)))
+            goto out;
+    f->threads = threads;
+    for (; f->started < threads; f->started++)
+        if (pthread_create(&f->thread[f->started], NULL, work, f)) {
+            err = tt_fail(TT_EENV, "cannot start data thread %d of %d", f->started + 1, threads);
+            goto out;
+        }
+    *out = f;
+    f = NULL;
+out:
+    tt_feed_close(f);
+    return err;
+}
+
+tt_err tt_feed_take(tt_feed *f, const tt_batch **out)
+{
+    slot *s = &f->slot[f->taken % f->slots];
+
+    *out = NULL;
+    if (!f->threads) {
+        fill(f, f->taken);
+    } else {
+        pthread_mutex_lock(&f->lock);
+        if (f->released < f->taken) { /* the batch handed out before is given back */
+            f->slot[f->released % f->slots].full = false;
+            f->released++;
+            pthread_cond_signal(&f->room);
+        }
+        while (!s->full) pthread_cond_wait(&f->ready, &f->lock);
+        pthread_mutex_unlock(&f->lock);
+    }
+    f->taken++;
+    if (s->err) return tt_repeat(s->err, s->message);
+    *out = &s->batch;
+    return TT_OK;
+}
+
+void tt_feed_close(tt_feed *f)
+{
+    if (!f) return;
+    pthread_mutex_lock(&f->lock);
+    f->stop = true;
+    pthread_cond_broadcast(&f->room);
+    pthread_mutex_unlock(&f->lock);
+    for (int i = 0; i < f->started; i++) pthread_join(f->thread[i], NULL);
+    for (int i = 0; i < f->slots; i++)
+        tt_batch_close(&f->slot[i].batch, (int)f->order.batch, f->features, f->targets);
+    pthread_mutex_destroy(&f->lock);
+    pthread_cond_destroy(&f->room);
+    pthread_cond_destroy(&f->ready);
+    free(f->slot);
+    free(f->thread);
+    free(f);
+}

@@ -1,0 +1,177 @@
+/* Batches: gather, normalise, augment. Pure, and without allocation.
+ *
+ * The inner loops are one multiply-add per value over contiguous memory; they are the speed of this
+ * module, so they are compiled with the vectoriser on, which -O2 leaves off for loops of unknown
+ * length. */
+#include "data/source.h"
+
+#include <math.h>
+#include <string.h>
+
+#define VECTORISED __attribute__((optimize("tree-vectorize", "vect-cost-model=dynamic")))
+
+VECTORISED static void row_u8(float *restrict y, const uint8_t *restrict x, int64_t n, float a,
+                              float b)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = a * (float)x[i] + b;
+}
+
+VECTORISED static void row_f32(float *restrict y, const float *restrict x, int64_t n, float a,
+                               float b)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = a * x[i] + b;
+}
+
+/* Vectors: each feature has its own factor. */
+VECTORISED static void each_u8(float *restrict y, const uint8_t *restrict x, int64_t n,
+                               const float *restrict a, const float *restrict b)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] * (float)x[i] + b[i];
+}
+
+VECTORISED static void each_f32(float *restrict y, const float *restrict x, int64_t n,
+                                const float *restrict a, const float *restrict b)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] * x[i] + b[i];
+}
+
+/* Mirrored: y[n - 1 - i] = x[i]. */
+VECTORISED static void back_u8(float *restrict y, const uint8_t *restrict x, int64_t n, float a,
+                               float b)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = a * (float)x[n - 1 - i] + b;
+}
+
+VECTORISED static void back_f32(float *restrict y, const float *restrict x, int64_t n, float a,
+                                float b)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = a * x[n - 1 - i] + b;
+}
+
+static void fill_sparse(const tt_data *d, const tt_source *s, int64_t row, float *y)
+{
+    int64_t plane = d->plane;
+
+    if (plane == 1)
+        memcpy(y, d->b, sizeof *y * (size_t)d->features);
+    else
+        for (int64_t i = 0; i < d->features; i++) y[i] = d->b[i / plane];
+    for (int64_t i = s->row[row]; i < s->row[row + 1]; i++) {
+        int64_t at = s->col[i], c = at / plane;
+        y[at] = d->a[c] * s->val[i] + d->b[c];
+    }
+}
+
+static void fill_plain(const tt_data *d, const tt_source *s, int64_t row, float *y)
+{
+    int64_t at = row * d->features, n = d->plane;
+
+    if (s->keep == TT_KEEP_SPARSE) {
+        fill_sparse(d, s, row, y);
+    } else if (n == 1) {
+        if (s->keep == TT_KEEP_U8)
+            each_u8(y, s->u8 + at, d->features, d->a, d->b);
+        else
+            each_f32(y, s->f32 + at, d->features, d->a, d->b);
+    } else {
+        for (int64_t c = 0; c < d->channels; c++, at += n, y += n) {
+            if (s->keep == TT_KEEP_U8)
+                row_u8(y, s->u8 + at, n, d->a[c], d->b[c]);
+            else
+                row_f32(y, s->f32 + at, n, d->a[c], d->b[c]);
+        }
+    }
+}
+
+/* One line of an image, shifted by dx and maybe mirrored. Outside the image pixels are 0, which
+ * normalisation turns into b. */
+static void fill_line(const tt_source *s, int64_t at, int64_t w, int64_t dx, bool flip, float a,
+                      float b, float *y)
+{
+    int64_t from = dx > 0 ? dx : 0,
+            to = dx < 0 ? w + dx : w;        /* columns of the source that are seen */
+    int64_t n = to - from, lead = from - dx; /* and where they land                 */
+
+    if (flip) lead = w - lead - n;
+    for (int64_t i = 0; i < lead; i++) y[i] = b;
+    for (int64_t i = lead + n; i < w; i++) y[i] = b;
+    if (s->keep == TT_KEEP_U8)
+        (flip ? back_u8 : row_u8)(y + lead, s->u8 + at + from, n, a, b);
+    else
+        (flip ? back_f32 : row_f32)(y + lead, s->f32 + at + from, n, a, b);
+}
+
+static void fill_augmented(const tt_data *d, const tt_source *s, int64_t row, tt_place p, float *y)
+{
+    tt_u128 r = tt_philox(d->augment_key, (uint64_t)p.pass, (uint64_t)p.at);
+    uint32_t span = 2 * (uint32_t)d->crop + 1;
+    int64_t dy = (int64_t)(r.v[0] % span) - d->crop, dx = (int64_t)(r.v[1] % span) - d->crop;
+    bool flip = d->flip && (r.v[2] & 1);
+
+    for (int64_t c = 0; c < d->channels; c++)
+        for (int64_t line = 0; line < d->height; line++, y += d->width) {
+            int64_t from = line + dy;
+            if (from < 0 || from >= d->height)
+                for (int64_t i = 0; i < d->width; i++) y[i] = d->b[c];
+            else
+                fill_line(s, row * d->features + c * d->plane + from * d->width, d->width, dx, flip,
+                          d->a[c], d->b[c], y);
+        }
+}
+
+static tt_err check_call(const tt_data *d, tt_split split, const tt_order *o, int64_t step,
+                         int first, int n)
+{
+    if (!d->part[split].src)
+        return tt_fail(TT_EINVAL, "the job has no %s data",
+                       split == TT_VAL ? "validation" : "training");
+    if (o->count != d->part[split].count || o->batch < 1 || o->batch > INT32_MAX)
+        return tt_fail(TT_EINVAL, "an order over %lld samples in batches of %lld for %lld samples",
+                       (long long)o->count, (long long)o->batch, (long long)d->part[split].count);
+    if (step < 0 || first < 0 || n < 0 || n > tt_order_size(o, step) - first)
+        return tt_fail(TT_EINVAL, "samples %d to %lld of step %lld, which has %d", first,
+                       (long long)first + n - 1, (long long)step,
+                       step < 0 ? 0 : tt_order_size(o, step));
+    return TT_OK;
+}
+
+tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t step, int first,
+                    int n, tt_batch *out)
+{
+    const tt_part *part = &d->part[split];
+    const tt_source *s = part->src;
+    bool augment = split == TT_TRAIN && (d->crop || d->flip);
+    int64_t m = d->want.target_is_input ? d->features : d->want.targets;
+    /* A batch is const to those who take it; we are the one who makes it. */
+    float *x = (float *)out->x, *target = (float *)out->target;
+    int32_t *label = (int32_t *)out->label;
+    uint64_t *place = (uint64_t *)out->place;
+    tt_err err;
+
+    if ((err = check_call(d, split, o, step, first, n))) return err;
+    out->n = n;
+    for (int i = 0; i < n; i++, x += d->features) {
+        tt_place p = tt_order_place(o, step, first + i);
+        int64_t sample = tt_order_sample(o, p), row = tt_part_row(part, sample);
+        bool hide =
+            split == TT_TRAIN && d->hidden &&
+            (int64_t)tt_permute(d->hide_key, (uint64_t)part->count, (uint64_t)sample) < d->hidden;
+
+        if (augment)
+            fill_augmented(d, s, row, p, x);
+        else
+            fill_plain(d, s, row, x);
+        if (label) label[i] = s->label && !hide ? s->label[row] : -1;
+        if (target && d->want.target_is_input) {
+            if (augment)
+                fill_plain(d, s, row, target + i * m);
+            else
+                memcpy(target + i * m, x, sizeof *x * (size_t)m);
+        } else if (target && s->target) {
+            memcpy(target + i * m, s->target + row * m, sizeof *target * (size_t)m);
+            if (hide) target[i * m] = NAN;
+        }
+        if (place) place[2 * i] = (uint64_t)p.pass, place[2 * i + 1] = (uint64_t)p.at;
+    }
+    return TT_OK;
+}

@@ -1,0 +1,315 @@
+/* What all formats share: finding files, memory, numbers, labels. */
+#define _GNU_SOURCE
+#include "data/source.h"
+
+#include <ctype.h>
+#include <locale.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+tt_source *tt_source_new(void)
+{
+    tt_source *s = calloc(1, sizeof *s);
+
+    if (!s) tt_mem_out(sizeof *s);
+    s->arena = tt_arena_open(4096);
+    s->name = "";
+    return s;
+}
+
+void tt_source_close(tt_source *s)
+{
+    if (!s) return;
+    for (int i = 0; i < s->block_count; i++) tt_block_free(s->block[i].p, s->block[i].size);
+    for (int i = 0; i < 2; i++) tt_file_release(&s->file[i]);
+    tt_arena_close(s->arena);
+    free(s);
+}
+
+tt_err tt_source_block(tt_source *s, int64_t count, int64_t each, size_t element, void *out)
+{
+    size_t size = tt_mul_size(tt_mul_size((size_t)count, (size_t)each), element);
+    void *p;
+
+    TT_ASSERT(count >= 0 && each >= 0 && s->block_count < TT_SOURCE_BLOCKS);
+    if (!size) size = 1; /* an empty dataset has memory too: no NULL to tell apart */
+    p = size > PTRDIFF_MAX ? NULL : tt_block_alloc(size);
+    if (!p)
+        return tt_fail(TT_ENOMEM, "%s: no memory for %lld rows of %lld values", s->name,
+                       (long long)count, (long long)each);
+    s->block[s->block_count].p = p;
+    s->block[s->block_count++].size = size;
+    *(void **)out = p;
+    return TT_OK;
+}
+
+/* ---- Names of files ---- */
+
+static tt_err bad_text(const tt_node *at, const char *text, const char *what)
+{
+    if (at) return tt_node_fail(at, "'%s': %s", text, what);
+    return tt_fail(TT_EINVAL, "'%s': %s", text, what);
+}
+
+/* One variable; *s stands behind the '$' and is moved behind the whole. */
+static tt_err expand_one(const tt_node *at, const char *text, const char **s, tt_str *out)
+{
+    bool brace = **s == '{';
+    const char *name = *s + brace, *end = name, *fallback = NULL, *close, *value;
+    char key[128], why[200];
+
+    while (isalnum((unsigned char)*end) || *end == '_') end++;
+    if (end == name || isdigit((unsigned char)*name))
+        return bad_text(at, text, "'$' must be followed by the name of an environment variable");
+    close = end;
+    if (brace) {
+        if (end[0] == ':' && end[1] == '-') fallback = end + 2;
+        close = strchr(end, '}');
+        if (!close || (!fallback && close != end))
+            return bad_text(at, text, "'${' is not closed; write ${NAME} or ${NAME:-fallback}");
+    }
+    if ((size_t)(end - name) >= sizeof key) return bad_text(at, text, "name is too long");
+    memcpy(key, name, (size_t)(end - name));
+    key[end - name] = 0;
+    value = getenv(key);
+    if (value && (*value || !fallback))
+        tt_str_put(out, value, strlen(value));
+    else if (fallback)
+        tt_str_put(out, fallback, (size_t)(close - fallback));
+    else {
+        snprintf(why, sizeof why, "the environment variable %s is not set", key);
+        return bad_text(at, text, why);
+    }
+    *s = close + brace;
+    return TT_OK;
+}
+
+tt_err tt_source_expand(tt_arena *a, const tt_node *at, const char *text, const char **out)
+{
+    tt_err err = TT_OK;
+    tt_str grown = {0};
+
+    for (const char *s = text; *s && !err;) {
+        const char *dollar = strchrnul(s, '$');
+        tt_str_put(&grown, s, (size_t)(dollar - s));
+        s = dollar;
+        if (*s) {
+            s++;
+            err = expand_one(at, text, &s, &grown);
+        }
+    }
+    if (!err) *out = tt_arena_strdup(a, grown.data ? grown.data : "");
+    tt_str_free(&grown);
+    return err;
+}
+
+/* The dataset a path seems to belong to, or NULL. */
+static const char *known_for(const char *path)
+{
+    if (strcasestr(path, "fashion")) return "fashion-mnist";
+    if (strcasestr(path, "cifar100") || strcasestr(path, "cifar-100")) return NULL;
+    if (strcasestr(path, "cifar") || strstr(path, "data_batch_")) return "cifar10";
+    if (strcasestr(path, "mnist") || strstr(path, "train-images-idx3") ||
+        strstr(path, "t10k-images-idx3"))
+        return "mnist";
+    return NULL;
+}
+
+static const char *find_variant(tt_arena *a, const char *path)
+{
+    size_t n = strlen(path);
+    char *other;
+
+    if (tt_file_exists(path)) return path;
+    if (n > 3 && !strcmp(path + n - 3, ".gz")) {
+        other = tt_arena_strdup(a, path);
+        other[n - 3] = 0;
+    } else {
+        other = tt_arena_printf(a, "%s.gz", path);
+    }
+    return tt_file_exists(other) ? other : NULL;
+}
+
+tt_err tt_source_read(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *name,
+                      tt_bytes *out, const char **path)
+{
+    const char *full, *found, *known;
+    tt_err err;
+
+    if ((err = tt_source_expand(s->arena, at, name, &full))) return err;
+    if (!*full) return bad_text(at, name, "the name of a file is empty");
+    if (*full != '/' && *c->dir) full = tt_arena_printf(s->arena, "%s/%s", c->dir, full);
+    found = find_variant(s->arena, full);
+    if (!found) {
+        known = known_for(full);
+        if (known)
+            return tt_fail(TT_EDATA, "%s: no such file; get it with: tutti data get %s", full,
+                           known);
+        return tt_fail(TT_EDATA, "%s: no such file", full);
+    }
+    *path = found;
+    if ((err = tt_file_read(found, 0, out))) return tt_context(TT_EDATA, "dataset");
+    return TT_OK;
+}
+
+/* ---- Numbers ---- */
+
+static locale_t c_locale;
+static pthread_once_t c_locale_once = PTHREAD_ONCE_INIT;
+
+static void make_c_locale(void)
+{
+    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+}
+
+/* Digits beyond what a double holds exactly, or a large exponent: the C library rounds right. */
+static bool slow_number(const char *s, size_t n, double *out)
+{
+    char buf[512], *end;
+
+    if (n >= sizeof buf) return false;
+    memcpy(buf, s, n);
+    buf[n] = 0;
+    pthread_once(&c_locale_once, make_c_locale);
+    *out = c_locale ? strtod_l(buf, &end, c_locale) : strtod(buf, &end);
+    return end == buf + n && isfinite(*out);
+}
+
+bool tt_cell_number(const char *s, size_t n, double *out)
+{
+    static const double power[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                   1e8,  1e9,  1e10, 1e11, 1e12, 1e13, 1e14, 1e15,
+                                   1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};
+    const char *p = s, *end = s + n;
+    bool minus = false, exponent_minus = false;
+    uint64_t digits = 0;
+    int seen = 0, significant = 0, scale = 0, exponent = 0;
+
+    if (p < end && (*p == '-' || *p == '+')) minus = *p++ == '-';
+    for (; p < end && *p >= '0' && *p <= '9'; p++, seen++)
+        if (significant || *p != '0')
+            if (++significant <= 18) digits = digits * 10 + (uint64_t)(*p - '0');
+    if (p < end && *p == '.')
+        for (p++; p < end && *p >= '0' && *p <= '9'; p++, seen++, scale--)
+            if (significant || *p != '0')
+                if (++significant <= 18) digits = digits * 10 + (uint64_t)(*p - '0');
+    if (!seen) return false;
+    if (p < end && (*p == 'e' || *p == 'E')) {
+        if (++p < end && (*p == '-' || *p == '+')) exponent_minus = *p++ == '-';
+        if (p == end) return false;
+        for (; p < end && *p >= '0' && *p <= '9'; p++)
+            if (exponent < 100000) exponent = exponent * 10 + (*p - '0');
+    }
+    if (p != end) return false;
+    scale += exponent_minus ? -exponent : exponent;
+    /* Both factors are exact in a double, so one operation rounds once, and right. */
+    if (significant > 18 || digits > (1ull << 53) || scale < -22 || scale > 22)
+        return slow_number(s, n, out);
+    *out = scale < 0 ? (double)digits / power[-scale] : (double)digits * power[scale];
+    if (minus) *out = -*out;
+    return true;
+}
+
+tt_err tt_source_label(const tt_data_want *want, const char *name, const char *where, double value,
+                       int32_t *out)
+{
+    if (value != floor(value) || value < -1 || value > INT32_MAX - 1)
+        return tt_fail(TT_EDATA, "%s: %s: label %g is no class number (0, 1, 2 ...; -1 for none)",
+                       name, where, value);
+    if (want->classes > 0 && value >= want->classes)
+        return tt_fail(TT_EDATA, "%s: %s: label %.0f, but the model has %d classes (0 to %d)", name,
+                       where, value, want->classes, want->classes - 1);
+    *out = (int32_t)value;
+    return TT_OK;
+}
+
+/* ---- Opening ---- */
+
+/* The sample's shape against model.input. Leading ones do not matter, and a vector may stand for an
+ * image of as many values or the other way round. */
+static bool shapes_agree(tt_shape a, tt_shape b)
+{
+    int i = 0, k = 0;
+
+    if (a.rank <= 1 || b.rank <= 1) return tt_shape_count(a) == tt_shape_count(b);
+    while (i < a.rank - 1 && a.dim[i] == 1) i++;
+    while (k < b.rank - 1 && b.dim[k] == 1) k++;
+    if (a.rank - i != b.rank - k) return false;
+    for (; i < a.rank; i++, k++)
+        if (a.dim[i] != b.dim[k]) return false;
+    return true;
+}
+
+static tt_err check_fit(const tt_source *s, const tt_data_want *want)
+{
+    char has[96], wants[96];
+
+    if (s->count == 0) return tt_fail(TT_EDATA, "%s: no samples in it", s->name);
+    if (!shapes_agree(s->shape, want->input)) {
+        tt_shape_show(s->shape, has, sizeof has);
+        tt_shape_show(want->input, wants, sizeof wants);
+        if (want->input_at)
+            return tt_node_fail(want->input_at, "the model's input is %s, but %s has samples of %s",
+                                wants, s->name, has);
+        return tt_fail(TT_EINVAL, "the model's input is %s, but %s has samples of %s", wants,
+                       s->name, has);
+    }
+    if (want->classes > 0 && !s->label)
+        return tt_fail(TT_EDATA, "%s: the loss wants labels, but none were given", s->name);
+    if (want->targets > 0 && !want->target_is_input && s->targets != want->targets)
+        return tt_fail(TT_EDATA, "%s: the loss wants %d targets per sample, the data has %lld",
+                       s->name, want->targets, (long long)s->targets);
+    return TT_OK;
+}
+
+/* Where the loss wants one number, the label is it: 0 and 1 for binary cross-entropy. */
+static tt_err label_as_target(tt_source *s)
+{
+    float *target;
+    tt_err err;
+
+    if ((err = tt_source_block(s, s->kept, 1, sizeof *target, &target))) return err;
+    for (int64_t i = 0; i < s->kept; i++) target[i] = s->label[i] < 0 ? NAN : (float)s->label[i];
+    s->target = target;
+    s->targets = 1;
+    return TT_OK;
+}
+
+static const struct {
+    const char *name;
+    tt_source_fn *open;
+} formats[] = {
+    {"idx", tt_source_idx},       {"cifar10", tt_source_cifar10}, {"cifar100", tt_source_cifar100},
+    {"npy", tt_source_npy},       {"csv", tt_source_csv},         {"tsv", tt_source_tsv},
+    {"libsvm", tt_source_libsvm}, {"synth", tt_source_synth},
+};
+
+tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt_source **out)
+{
+    static const tt_key format_key = {"format", TT_CHOICE, 0, NULL, 0, 0, TT_FORMATS, ""};
+    tt_node *format = tt_node_get(map, "format");
+    tt_source *s;
+    int which;
+    tt_err err;
+
+    *out = NULL;
+    if (map->kind != TT_MAP)
+        return tt_node_fail(map, "%s must be a map: {format: idx, images: ..., labels: ...}", what);
+    if (!format) return tt_node_fail(map, "%s lacks the key 'format' (%s)", what, TT_FORMATS);
+    if ((err = tt_node_value(format, "format", &format_key, &which))) return err;
+    s = tt_source_new();
+    if ((err = formats[which].open(map, what, c, s))) goto out;
+    for (int64_t i = 0; s->label && i < s->kept; i++)
+        if (s->label[i] >= s->classes) s->classes = s->label[i] + 1;
+    if (c->want->targets == 1 && !c->want->target_is_input && s->label && !s->target)
+        if ((err = label_as_target(s))) goto out;
+    if ((err = check_fit(s, c->want))) goto out;
+    *out = s;
+    s = NULL;
+out:
+    tt_source_close(s);
+    return err;
+}

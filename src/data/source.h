@@ -1,0 +1,204 @@
+/* source: one dataset decoded into memory; private to data/.
+ *
+ * A format (idx, npy, cifar, csv, libsvm, synth) checks its files whole and fills a tt_source; all
+ * that comes after (splitting, normalising, augmenting, batches) sees sources alone and knows no
+ * format. Decoders take bytes and a name for messages, so the fuzzers can call them without files.
+ */
+#ifndef TT_SOURCE_H
+#define TT_SOURCE_H
+
+#include <pthread.h>
+
+#include "data/data.h"
+
+typedef enum tt_keep { TT_KEEP_U8, TT_KEEP_F32, TT_KEEP_SPARSE } tt_keep;
+
+typedef struct tt_schema tt_schema; /* csv: columns and their vocabularies */
+
+#define TT_SOURCE_BLOCKS 8
+
+typedef struct tt_source {
+    const char *name; /* of the file, for messages                                      */
+    int64_t count;    /* samples                                                        */
+    int64_t kept;     /* rows in memory; sample i is row i % kept (fewer: synthetic)    */
+    tt_shape shape;   /* of a sample, as the file has it                                */
+    bool pixels;      /* bytes of images: divided by 255 unless the job says otherwise  */
+
+    tt_keep keep;
+    const uint8_t *u8;  /* (kept, features)                                               */
+    const float *f32;   /* (kept, features)                                               */
+    const int64_t *row; /* (kept + 1): row r has entries row[r] .. row[r + 1]             */
+    const int32_t *col; /* feature of each entry, ascending in a row                      */
+    const float *val;
+
+    const int32_t *label; /* (kept), -1: none; NULL: no labels at all                     */
+    const float *target;  /* (kept, targets), NAN in the first: none                      */
+    int64_t targets;
+    int classes; /* highest label + 1, or names known                            */
+    const char *const *class_name; /* (classes) or NULL                                   */
+
+    const bool *standardise; /* csv: features to bring to mean 0, deviation 1; or NULL    */
+    tt_schema *schema;       /* csv: so that the validation file uses the same one        */
+    int index_base;          /* libsvm: as found in the training file ...                 */
+    int label_base;          /* ... TT_LABEL_SIGN, 0 or 1                                 */
+
+    tt_arena *arena; /* names                                                             */
+    tt_bytes file[2];
+    struct {
+        void *p;
+        size_t size;
+    } block[TT_SOURCE_BLOCKS];
+    int block_count;
+} tt_source;
+
+#define TT_LABEL_SIGN (-1) /* -1 and +1 stand for classes 0 and 1 */
+
+/* What a format needs to know besides its own keys. */
+typedef struct tt_source_ctx {
+    const tt_data_want *want;
+    const char *dir;        /* expanded                                                   */
+    const tt_source *train; /* while the validation set is opened, else NULL              */
+} tt_source_ctx;
+
+/* Reads a `train:` or `val:` map. On error *out is NULL. */
+tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt_source **out);
+tt_source *tt_source_new(void);     /* empty                                            */
+void tt_source_close(tt_source *s); /* accepts NULL                                     */
+
+/* The format of a map, as its functions see it: the table starts with TT_FORMAT_KEY. */
+#define TT_FORMATS "idx|cifar10|cifar100|npy|csv|tsv|libsvm|synth"
+#define TT_FORMAT_KEY(type_)                                                                       \
+    {                                                                                              \
+        "format", TT_CHOICE, offsetof(type_, format), NULL, 0, 0, TT_FORMATS,                      \
+            "format of the files"                                                                  \
+    }
+typedef tt_err tt_source_fn(tt_node *map, const char *what, const tt_source_ctx *c, tt_source *s);
+tt_source_fn tt_source_idx, tt_source_npy, tt_source_cifar10, tt_source_cifar100, tt_source_csv,
+    tt_source_tsv, tt_source_libsvm, tt_source_synth;
+
+/* ---- Helpers of the formats ---- */
+
+/* Zeroed memory that lives as long as the source: count * each bytes, overflow-checked. */
+tt_err tt_source_block(tt_source *s, int64_t count, int64_t each, size_t element, void *out);
+
+/* `$NAME`, `${NAME}` and `${NAME:-text}` in `text`, into the arena. `at` (may be NULL) is where it
+ * stands. */
+tt_err tt_source_expand(tt_arena *a, const tt_node *at, const char *text, const char **out);
+
+/* Finds `name` below c->dir, with or without ".gz", and reads it. Missing: TT_EDATA with the
+ * command that gets it, if we know one. *path (in the source's arena) is for messages. */
+tt_err tt_source_read(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *name,
+                      tt_bytes *out, const char **path);
+
+/* A decimal number that fills all of s[0 .. n); no units, no locale, finite. */
+bool tt_cell_number(const char *s, size_t n, double *out);
+
+/* Checks a label against want->classes; `where` is "row 12" or "line 3, column 'y'". */
+tt_err tt_source_label(const tt_data_want *want, const char *name, const char *where, double value,
+                       int32_t *out);
+
+/* ---- Decoders ---- */
+
+/* An array file, IDX or NPY: type, shape, and where the elements start. */
+typedef enum tt_element {
+    TT_E_BOOL,
+    TT_E_U8,
+    TT_E_I8,
+    TT_E_U16,
+    TT_E_I16,
+    TT_E_U32,
+    TT_E_I32,
+    TT_E_U64,
+    TT_E_I64,
+    TT_E_F16,
+    TT_E_F32,
+    TT_E_F64,
+} tt_element;
+typedef struct tt_array {
+    const char *name;
+    const uint8_t *data; /* first element, in the bytes that were decoded */
+    size_t offset;       /* of it in the file                             */
+    tt_element type;
+    bool swap;    /* big-endian                                    */
+    bool fortran; /* first index fastest                           */
+    int rank;
+    int64_t dim[8];
+} tt_array;
+tt_err tt_array_idx(const char *name, const uint8_t *data, size_t size, tt_array *out);
+tt_err tt_array_npy(const char *name, const uint8_t *data, size_t size, tt_array *out);
+
+/* The samples (first dimension) of an array; takes over `file` if it can be used as it is. */
+tt_err tt_source_samples(tt_source *s, const tt_array *a, tt_bytes *file);
+/* Labels or targets, as wanted, from an array of as many rows. */
+tt_err tt_source_answers(tt_source *s, const tt_data_want *want, const tt_array *a);
+
+/* Text formats. `map` gives csv its keys; may be NULL for libsvm's defaults. */
+typedef struct tt_libsvm_keys {
+    int format;
+    const char *file;
+    int64_t features; /* 0: the model's input         */
+    int index_base;   /* 0: auto, 1: 0, 2: 1          */
+    int labels;       /* 0: auto, 1: 0, 2: 1, 3: sign */
+} tt_libsvm_keys;
+tt_err tt_libsvm_decode(tt_source *s, const tt_source_ctx *c, const tt_libsvm_keys *k,
+                        const char *text, size_t size);
+tt_err tt_csv_decode(tt_source *s, tt_node *map, const char *what, const tt_source_ctx *c,
+                     bool tabs, const char *text, size_t size);
+
+/* ---- The dataset: sources, how they are split, and what is done to their values ---- */
+
+typedef struct tt_part {
+    const tt_source *src; /* NULL: no such split                                          */
+    int64_t count;
+    bool cut; /* samples are those at first, first + 1 ... of a permutation   */
+    int64_t first;
+    uint64_t key;
+    const char *describe;
+} tt_part;
+
+struct tt_data {
+    tt_data_want want;
+    tt_source *train, *val; /* val NULL: none, or cut from train                          */
+    tt_part part[2];        /* by tt_split                                                */
+    int64_t features;
+    /* x = a[channel] * raw + b[channel]; a vector's features are its channels            */
+    int64_t channels, plane;
+    const float *a, *b;
+    int64_t height, width; /* of a plane, 0 if it is no image                             */
+    int crop;
+    bool flip;
+    uint64_t augment_key;
+    int64_t hidden; /* training labels hidden: those the permutation puts before this     */
+    uint64_t hide_key;
+    tt_data_flow flow;
+    tt_arena *arena;
+    pthread_mutex_t sha_lock;
+    char sha[65]; /* "" until asked for                                                   */
+};
+
+/* The row in memory of sample i of a split. */
+static inline int64_t tt_part_row(const tt_part *p, int64_t i)
+{
+    if (p->cut) i = (int64_t)tt_permute(p->key, (uint64_t)p->src->count, (uint64_t)(p->first + i));
+    return i % p->src->kept;
+}
+
+/* Mean and deviation of each channel over the training samples, before scaling. */
+void tt_data_stats(const tt_data *d, double *mean, double *deviation);
+
+/* ---- tar, for `tutti data get` ---- */
+typedef struct tt_tar {
+    const uint8_t *data;
+    size_t size, at;
+} tt_tar;
+typedef struct tt_tar_entry {
+    char name[260]; /* with the prefix            */
+    char type;      /* '0' a file, '5' a folder   */
+    const uint8_t *data;
+    size_t size;
+} tt_tar_entry;
+/* The next member; *more is false at the end. TT_EFORMAT with the offset if the archive is damaged.
+ */
+tt_err tt_tar_next(tt_tar *t, tt_tar_entry *e, bool *more);
+
+#endif

@@ -1,0 +1,188 @@
+/* Datasets made on the spot: for benchmarks (images, vectors: noise with random labels) and for
+ * tests that must be able to learn (blobs, regression).
+ *
+ * Every value is a pure function of (seed, set, row, element). Noise is kept as a pool of distinct
+ * rows that repeat, so a benchmark of a billion samples opens at once and gathers like a real
+ * dataset. */
+#include "data/source.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { IMAGES, VECTORS, REGRESSION, BLOBS };
+
+typedef struct synth_keys {
+    int format, kind;
+    int64_t count, classes, seed;
+    double noise;
+} synth_keys;
+
+#define POOL_ROWS  4096
+#define POOL_BYTES (256ll << 20)
+
+static const tt_key keys[] = {
+    TT_FORMAT_KEY(synth_keys),
+    {"kind", TT_CHOICE, offsetof(synth_keys, kind), "blobs", 0, 0,
+     "images|vectors|regression|blobs",
+     "images, vectors: noise, random labels; blobs, regression: can be learnt"},
+    {"count", TT_INT, offsetof(synth_keys, count), "1000", 1, 1e15, NULL, "number of samples"},
+    {"noise", TT_NUMBER, offsetof(synth_keys, noise), "0.1", 0, 1e6, NULL,
+     "blobs: deviation around a centre; regression: of the target"},
+    {"classes", TT_INT, offsetof(synth_keys, classes), "0", 0, 1e6, NULL,
+     "number of classes; 0: as many as the model has"},
+    {"seed", TT_INT, offsetof(synth_keys, seed), "0", 0, 9e15, NULL,
+     "another seed gives other centres and other samples"},
+};
+
+/* n standard normals of the stream `key`, row r. */
+static void normals(uint64_t key, uint64_t r, int64_t n, float scale, float *out)
+{
+    float four[4];
+
+    for (int64_t i = 0; i < n; i += 4) {
+        tt_normal4(key, r, (uint64_t)i / 4, four);
+        for (int64_t k = 0; k < 4 && i + k < n; k++) out[i + k] = scale * four[k];
+    }
+}
+
+static uint64_t pick(uint64_t key, uint64_t r, uint64_t n)
+{
+    tt_u128 v = tt_philox(key, r, 0);
+
+    return ((uint64_t)v.v[0] << 32 | v.v[1]) % n;
+}
+
+static tt_err make_x(tt_source *s, int kind, uint64_t key, int64_t features)
+{
+    uint8_t *bytes;
+    float *x;
+    tt_err err;
+
+    if (kind != IMAGES) {
+        s->keep = TT_KEEP_F32;
+        if ((err = tt_source_block(s, s->kept, features, sizeof *x, &x))) return err;
+        for (int64_t r = 0; r < s->kept; r++)
+            normals(key, (uint64_t)r, features, 1, x + r * features);
+        s->f32 = x;
+        return TT_OK;
+    }
+    s->keep = TT_KEEP_U8;
+    s->pixels = true;
+    if ((err = tt_source_block(s, s->kept, features, 1, &bytes))) return err;
+    for (int64_t r = 0; r < s->kept; r++)
+        for (int64_t i = 0; i < features; i += 16) {
+            tt_u128 v = tt_philox(key, (uint64_t)r, (uint64_t)i / 16);
+            memcpy(bytes + r * features + i, &v, (size_t)(features - i < 16 ? features - i : 16));
+        }
+    s->u8 = bytes;
+    return TT_OK;
+}
+
+static tt_err make_labels(tt_source *s, uint64_t key, int64_t classes)
+{
+    int32_t *label;
+    tt_err err;
+
+    if ((err = tt_source_block(s, s->kept, 1, sizeof *label, &label))) return err;
+    for (int64_t r = 0; r < s->kept; r++)
+        label[r] = (int32_t)pick(key, (uint64_t)r, (uint64_t)classes);
+    s->label = label;
+    return TT_OK;
+}
+
+/* x = centre of its class + noise. */
+static void shift_to_centres(tt_source *s, uint64_t centres, int64_t features, float noise)
+{
+    float *x = (float *)s->f32, four[4];
+
+    for (int64_t r = 0; r < s->kept; r++)
+        for (int64_t i = 0; i < features; i += 4) {
+            tt_normal4(centres, (uint64_t)s->label[r], (uint64_t)i / 4, four);
+            for (int64_t k = 0; k < 4 && i + k < features; k++)
+                x[r * features + i + k] = four[k] + noise * x[r * features + i + k];
+        }
+}
+
+/* target = W x + b + noise, W scaled so that targets have deviation 1 or so. */
+static tt_err make_linear(tt_source *s, uint64_t weights, uint64_t noise_key, int64_t features,
+                          int64_t m, float noise)
+{
+    float *target, *w, four[4];
+    tt_err err;
+
+    if ((err = tt_source_block(s, s->kept, m, sizeof *target, &target))) return err;
+    if ((err = tt_source_block(s, m, features, sizeof *w, &w))) return err;
+    for (int64_t o = 0; o < m; o++)
+        normals(weights, (uint64_t)o, features, 1 / sqrtf((float)features), w + o * features);
+    for (int64_t r = 0; r < s->kept; r++)
+        for (int64_t o = 0; o < m; o++) {
+            double sum = 0;
+            for (int64_t i = 0; i < features; i++)
+                sum += (double)w[o * features + i] * s->f32[r * features + i];
+            tt_normal4(noise_key, (uint64_t)r, (uint64_t)o, four);
+            target[r * m + o] = (float)(sum + (double)noise * four[0] + 0.5);
+        }
+    s->target = target;
+    s->targets = m;
+    return TT_OK;
+}
+
+static tt_err make_random_targets(tt_source *s, uint64_t key, int64_t m)
+{
+    float *target;
+    tt_err err;
+
+    if ((err = tt_source_block(s, s->kept, m, sizeof *target, &target))) return err;
+    for (int64_t r = 0; r < s->kept; r++) normals(key, (uint64_t)r, m, 1, target + r * m);
+    s->target = target;
+    s->targets = m;
+    return TT_OK;
+}
+
+static int64_t rows_to_keep(const synth_keys *k, int64_t features)
+{
+    int64_t bytes = features * (k->kind == IMAGES ? 1 : (int64_t)sizeof(float));
+    int64_t most = POOL_BYTES / (bytes > 0 ? bytes : 1);
+
+    if (k->kind == BLOBS || k->kind == REGRESSION) return k->count;
+    if (most > POOL_ROWS) most = POOL_ROWS;
+    if (most < 1) most = 1;
+    return k->count < most ? k->count : most;
+}
+
+tt_err tt_source_synth(tt_node *map, const char *what, const tt_source_ctx *c, tt_source *s)
+{
+    static const char *const kinds[] = {"images", "vectors", "regression", "blobs"};
+    int64_t features = tt_shape_count(c->want->input), m = c->want->targets;
+    synth_keys k;
+    uint64_t shared, own;
+    tt_err err;
+
+    if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &k))) return err;
+    /* Centres and weights are shared by training and validation set, samples are not. */
+    shared = tt_random_key((uint64_t)k.seed, kinds[k.kind]);
+    own = tt_random_key(shared, c->train ? "val" : "train");
+    s->name = tt_arena_printf(s->arena, "synthetic %s", kinds[k.kind]);
+    s->shape = c->want->input;
+    s->count = k.count;
+    s->kept = rows_to_keep(&k, features);
+    if (k.classes == 0) k.classes = c->want->classes;
+    if (c->want->classes > 0 && k.classes > c->want->classes)
+        return tt_node_fail(tt_node_get(map, "classes"), "%lld classes, but the model has %d",
+                            (long long)k.classes, c->want->classes);
+    if (k.kind == REGRESSION && c->want->classes > 0)
+        return tt_node_fail(map, "kind regression makes targets, but the loss wants labels; "
+                                 "use kind: blobs");
+    if (k.kind == BLOBS && k.classes == 0) k.classes = 2;
+    if ((err = make_x(s, k.kind, tt_random_key(own, "x"), features))) return err;
+    if (k.classes > 0 && k.kind != REGRESSION)
+        if ((err = make_labels(s, tt_random_key(own, "label"), k.classes))) return err;
+    if (k.kind == BLOBS)
+        shift_to_centres(s, tt_random_key(shared, "centre"), features, (float)k.noise);
+    if (m <= 0 || c->want->target_is_input) return TT_OK;
+    if (k.kind == REGRESSION)
+        return make_linear(s, tt_random_key(shared, "weight"), tt_random_key(own, "noise"),
+                           features, m, (float)k.noise);
+    if (k.kind == BLOBS) return TT_OK; /* one target: the label becomes it */
+    return make_random_targets(s, tt_random_key(own, "target"), m);
+}

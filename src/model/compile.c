@@ -1,0 +1,524 @@
+/* compile: from the graph to a straight list of calls.
+ *
+ * Forward, in the order of the layers: pick a layout for each call (convolutions decide, all others follow
+ * their input; a reorder is put in where neighbours disagree) and fuse what belongs together:
+ *   conv or dense + relu;  conv + max pool + relu in either order (LANES);  batch norm (+ add) + relu.
+ * Then backward: who writes a gradient first overwrites, the others add; a sum's gradient is not copied where it
+ * can be the same memory. Last, the lives of all buffers, from which tt_run_open lays out memory.
+ *
+ * Nothing here depends on values or timing: the calls follow from the job, the kernels and the usual grain. */
+#include <string.h>
+
+#include "calls.h"
+
+typedef struct builder {
+    tt_model *m;
+    graph *g;
+    int *uses;   /* of each layer's output                              */
+    int *user;   /* the last layer that takes it; -1: a loss, or nobody */
+    bool *done;  /* stands inside another layer's call                  */
+    int (*copies)[3]; /* tensor, layout -> the reordered tensor, or 0   */
+    int tensor_room, buffer_room, call_room;
+} builder;
+
+static void *grown(builder *b, void *array, int count, int *room, size_t size)
+{
+    if (count < *room) return array;
+    *room = *room ? 2 * *room : 64;
+    void *p = tt_arena_take(b->m->arena, (size_t)*room * size, 16);
+    if (count) memcpy(p, array, (size_t)count * size);
+    return p;
+}
+
+static int new_buffer(builder *b, int64_t per_sample, int64_t fixed)
+{
+    tt_model *m = b->m;
+    m->buffers = grown(b, m->buffers, m->buffer_count, &b->buffer_room, sizeof *m->buffers);
+    m->buffers[m->buffer_count] = (buffer){per_sample, fixed, INT32_MAX, -1, -1, 0};
+    return m->buffer_count++;
+}
+
+static int new_tensor(builder *b, int64_t count, tt_layout layout)
+{
+    tt_model *m = b->m;
+    int room = b->tensor_room;
+    b->copies = grown(b, b->copies, m->tensor_count, &room, sizeof *b->copies);
+    m->tensors = grown(b, m->tensors, m->tensor_count, &b->tensor_room, sizeof *m->tensors);
+    memset(b->copies[m->tensor_count], 0, sizeof *b->copies);
+    m->tensors[m->tensor_count] = (tensor){.count = count, .layout = layout, .act = -1, .grad = -1};
+    return m->tensor_count++;
+}
+
+static call *new_call(builder *b, call_kind kind, int at)
+{
+    tt_model *m = b->m;
+    m->calls = grown(b, m->calls, m->call_count, &b->call_room, sizeof *m->calls);
+    call *c = &m->calls[m->call_count++];
+
+    memset(c, 0, sizeof *c);
+    c->kind = kind;
+    c->layer = at;
+    c->add = c->saved = c->scratch = c->scratch_back = c->loss = -1;
+    if (at < 0) return c;
+    const layer *l = &b->g->layers[at];
+    c->param_count = l->param_count;
+    memcpy(c->param, l->param, sizeof c->param);
+    c->train_params = l->param_count && !l->frozen;
+    c->args = l->args;
+    c->c = shape_c(l->in);
+    c->hw = shape_hw(l->in);
+    return c;
+}
+
+static int value_of(builder *b, int input) { return input < 0 ? 0 : b->m->layer_tensor[input]; }
+
+/* A vector's NHWC is PLAIN, and so is an image of one channel. */
+static bool same_layout(tt_layout a, tt_layout b, int64_t c, int64_t hw)
+{
+    return a == b || (a != TT_LANES && b != TT_LANES && (hw == 1 || c == 1));
+}
+
+/* The tensor of `input` in the wanted layout: itself, or a copy made by a reorder call. */
+static int in_layout(builder *b, int input, tt_layout want)
+{
+    tt_shape s = graph_shape(b->g, input);
+    int t = value_of(b, input);
+    tt_layout have = b->m->tensors[t].layout;
+
+    if (want == TT_NHWC && shape_hw(s) == 1) want = TT_PLAIN;
+    if (same_layout(have, want, shape_c(s), shape_hw(s))) return t;
+    if (b->copies[t][want]) return b->copies[t][want];
+    call *c = new_call(b, CALL_REORDER, -1);
+    c->c = shape_c(s);
+    c->hw = shape_hw(s);
+    c->from = have;
+    c->layout = want;
+    c->in[0] = t;
+    c->in_count = 1;
+    c->out = new_tensor(b, b->m->tensors[t].count, want);
+    return b->copies[t][want] = c->out;
+}
+
+/* Reorders come first, so the call is made after its inputs. */
+static call *call_on(builder *b, call_kind kind, int at, tt_layout layout)
+{
+    const layer *l = &b->g->layers[at];
+    int in[INPUTS_MOST];
+    for (int i = 0; i < l->input_count; i++) in[i] = in_layout(b, l->input[i], layout);
+    call *c = new_call(b, kind, at);
+    memcpy(c->in, in, sizeof in);
+    c->in_count = l->input_count;
+    c->layout = layout;
+    return c;
+}
+
+/* The call's output is that of layer `at`, the last one it stands for. */
+static void gives(builder *b, call *c, int at)
+{
+    c->out = new_tensor(b, tt_shape_count(b->g->layers[at].out), c->layout);
+    b->m->layer_tensor[at] = c->out;
+}
+
+/* The one layer behind `at` if it is of that kind and nobody else needs what is between. */
+static int only_user(const builder *b, int at, const layer_kind *kind)
+{
+    if (!b->m->k->lanes || b->uses[at] != 1 || b->user[at] < 0 || at == b->m->keep) return -1;
+    return b->g->layers[b->user[at]].kind == kind ? b->user[at] : -1;
+}
+
+/* ---- Convolution and dense ---- */
+
+static tt_window window_of(const layer *l)
+{
+    tt_window w = {.c = (int)shape_c(l->in), .h = 1, .w = 1, .o = (int)l->out.dim[0], .oh = 1, .ow = 1,
+                   .kh = 1, .kw = 1, .sh = 1, .sw = 1, .dh = 1, .dw = 1, .groups = 1};
+    if (l->kind == &kind_dense) return w;
+    const conv_args *a = l->args;
+    w.h = (int)l->in.dim[1], w.w = (int)l->in.dim[2];
+    w.oh = a->oh, w.ow = a->ow;
+    w.kh = (int)a->kernel[0], w.kw = (int)a->kernel[1];
+    w.sh = (int)a->stride[0], w.sw = (int)a->stride[1];
+    w.ph = (int)a->pad[0], w.pw = (int)a->pad[1];
+    w.dh = (int)a->dilation[0], w.dw = (int)a->dilation[1];
+    w.groups = (int)a->groups;
+    return w;
+}
+
+static tt_layout conv_layout(const builder *b, const layer *l)
+{
+    tt_window w = window_of(l);
+    return b->m->k->lanes ? b->m->k->conv_layout(&w, b->m->samples) : TT_PLAIN;
+}
+
+static bool pool_fuses(const layer *l)
+{
+    const pool_args *a = l->args;
+    return !a->padding[0] && !a->padding[1] && a->stride[0] == a->size[0] && a->stride[1] == a->size[1];
+}
+
+static void add_conv(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    tt_layout layout = conv_layout(b, l);
+    call *c = call_on(b, CALL_CONV, at, layout);
+    int last = at, relu = only_user(b, at, &kind_relu), pool = -1;
+
+    c->conv = (tt_conv){.win = window_of(l), .layout = layout, .bias = l->param_count > 1};
+    if (relu >= 0) last = relu;
+    if (layout == TT_LANES && l->kind == &kind_conv) pool = only_user(b, last, &kind_maxpool);
+    if (pool >= 0 && pool_fuses(&b->g->layers[pool])) {
+        const pool_args *p = b->g->layers[pool].args;
+        c->conv.pool = true;
+        c->conv.pkh = c->conv.psh = (int)p->size[0];
+        c->conv.pkw = c->conv.psw = (int)p->size[1];
+        c->conv.poh = p->oh, c->conv.pow_ = p->ow;
+        last = pool;
+        b->done[pool] = true;
+        if (relu < 0 && (relu = only_user(b, pool, &kind_relu)) >= 0) last = relu;
+    }
+    if (relu >= 0) {
+        c->conv.relu = true;
+        b->done[relu] = true;
+    }
+    if (b->m->k->lanes) {
+        c->packed_count = (int64_t)(b->m->k->conv_packed(&c->conv) + 15) / 16 * 16;
+        c->packed_at = b->m->packed_count;
+        b->m->packed_count += c->packed_count;
+    }
+    if (c->conv.pool) c->saved = new_buffer(b, tt_shape_count(b->g->layers[pool].out), 0);
+    c->scratch = new_buffer(b, 0, 0);
+    c->scratch_back = new_buffer(b, 0, 0);
+    b->m->buffers[c->scratch].conv_scratch = b->m->buffers[c->scratch_back].conv_scratch = b->m->call_count;
+    gives(b, c, last);
+}
+
+/* ---- The others ---- */
+
+static tt_layout layout_of(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    return b->m->tensors[value_of(b, l->input[0])].layout;
+}
+
+static void add_pool(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    call *c = call_on(b, l->kind == &kind_maxpool ? CALL_MAXPOOL : CALL_AVGPOOL, at, layout_of(b, at));
+    tt_window *w = &c->win;
+
+    *w = (tt_window){.c = (int)l->in.dim[0], .h = (int)l->in.dim[1], .w = (int)l->in.dim[2], .o = (int)l->in.dim[0],
+                     .oh = 1, .ow = 1, .kh = (int)l->in.dim[1], .kw = (int)l->in.dim[2], .sh = 1, .sw = 1,
+                     .dh = 1, .dw = 1, .groups = 1};
+    if (l->kind != &kind_global_avgpool) {
+        const pool_args *a = l->args;
+        w->oh = a->oh, w->ow = a->ow;
+        w->kh = (int)a->size[0], w->kw = (int)a->size[1];
+        w->sh = (int)a->stride[0], w->sw = (int)a->stride[1];
+        w->ph = (int)a->padding[0], w->pw = (int)a->padding[1];
+        c->count_pad = a->count_pad;
+    }
+    if (c->kind == CALL_MAXPOOL) c->saved = new_buffer(b, tt_shape_count(l->out), 0);
+    gives(b, c, at);
+}
+
+/* A batch norm whose output goes into an add alone is computed there: bn(x) + other, relu. */
+static bool norm_waits(const builder *b, int at)
+{
+    int add = only_user(b, at, &kind_add);
+    if (add < 0) return false;
+    const layer *l = &b->g->layers[add];
+    if (l->input_count != 2 || l->input[0] == l->input[1]) return false;
+    int other = l->input[0] == at ? l->input[1] : l->input[0];
+    return l->input[0] == at || other < 0 || b->g->layers[other].kind != &kind_batchnorm ||
+           only_user(b, other, &kind_add) != add; /* of two, the first waits */
+}
+
+/* `add`: the layer that adds to it and is computed with it; -1: none. */
+static void add_norm(builder *b, int at, int add)
+{
+    const layer *l = &b->g->layers[at];
+    tt_layout layout = layout_of(b, at);
+    int last = at, other = -1;
+
+    if (add >= 0) {
+        const layer *sum = &b->g->layers[add];
+        other = in_layout(b, sum->input[0] == at ? sum->input[1] : sum->input[0], layout);
+        last = add;
+    }
+    call *c = call_on(b, CALL_NORM, at, layout);
+    int relu = only_user(b, last, &kind_relu);
+    c->eps = (float)((const norm_args *)l->args)->eps;
+    c->add = other;
+    if (add >= 0) c->in[c->in_count++] = other;
+    if (relu >= 0) {
+        c->relu = true;
+        b->done[relu] = true;
+        last = relu;
+    }
+    c->saved = new_buffer(b, 0, (2 * c->c + 1) * 8 + 2 * c->c * 4);
+    gives(b, c, last);
+}
+
+static int64_t product(tt_shape s, int from, int to)
+{
+    int64_t n = 1;
+    for (int i = from; i < to; i++) n *= s.dim[i];
+    return n;
+}
+
+static void add_layernorm(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    int dims = (int)((const norm_args *)l->args)->dims;
+    tt_layout layout = layout_of(b, at);
+    bool whole = dims == l->in.rank && layout == TT_LANES; /* all of a sample: lanes may stay */
+    call *c = call_on(b, CALL_LAYERNORM, at, whole ? TT_LANES : TT_PLAIN);
+
+    c->eps = (float)((const norm_args *)l->args)->eps;
+    c->lead = product(l->in, 0, l->in.rank - dims);
+    c->d = product(l->in, l->in.rank - dims, l->in.rank);
+    c->tail = 1;
+    c->saved = new_buffer(b, c->lead * 8, 0);
+    gives(b, c, at);
+}
+
+static void add_softmax(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    int axis = (int)((const axis_args *)l->args)->axis;
+    tt_layout layout = layout_of(b, at);
+    bool channels = axis == 0 && (l->in.rank == 1 || l->in.rank == 3);
+    call *c = call_on(b, CALL_SOFTMAX, at, channels ? layout : TT_PLAIN);
+
+    c->log = l->kind == &kind_log_softmax;
+    c->lead = product(l->in, 0, axis);
+    c->d = l->in.dim[axis];
+    c->tail = product(l->in, axis + 1, l->in.rank);
+    if (c->layout == TT_NHWC && c->hw > 1) c->lead = c->hw, c->tail = 1;
+    gives(b, c, at);
+}
+
+static void add_simple(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    const layer_kind *k = l->kind;
+    tt_layout layout = l->kind->custom ? TT_PLAIN : layout_of(b, at);
+    call_kind kind = k == &kind_add ? CALL_ADD : k == &kind_mul ? CALL_MUL : k == &kind_concat ? CALL_CONCAT
+                   : k == &kind_dropout ? CALL_DROPOUT : k->custom ? CALL_CUSTOM : CALL_UNARY;
+    call *c = call_on(b, kind, at, layout);
+
+    if (kind == CALL_UNARY)
+        c->unary = k == &kind_relu ? TT_RELU : k == &kind_gelu ? TT_GELU : k == &kind_tanh ? TT_TANH : TT_SIGMOID;
+    if (kind == CALL_DROPOUT) c->p = (float)((const dropout_args *)l->args)->p;
+    if (kind == CALL_CUSTOM) {
+        c->custom = k->custom;
+        c->args = (const char *)l->args + sizeof(common_args);
+    }
+    if (kind == CALL_CONCAT) {
+        c->c = shape_c(l->out);
+        for (int i = 0; i < l->input_count; i++) c->in_c[i] = shape_c(graph_shape(b->g, l->input[i]));
+    }
+    gives(b, c, at);
+}
+
+static void add_sum(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    for (int i = 0; i < l->input_count; i++) {
+        int in = l->input[i];
+        if (in >= 0 && b->g->layers[in].kind == &kind_batchnorm && norm_waits(b, in)) {
+            add_norm(b, in, at);
+            return;
+        }
+    }
+    add_simple(b, at);
+}
+
+static void add_flatten(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    tt_layout have = layout_of(b, at);
+    tt_layout want = have == TT_LANES ? TT_LANES : TT_PLAIN;
+    b->m->layer_tensor[at] = in_layout(b, l->input[0], want); /* the same memory under another shape */
+}
+
+static void add_loss(builder *b, int i)
+{
+    const loss *l = &b->g->losses[i];
+    int t = in_layout(b, l->input, TT_PLAIN);
+    call *c = new_call(b, CALL_LOSS, -1);
+    c->loss = i;
+    c->in[0] = t;
+    c->in_count = 1;
+    c->out = -1;
+    c->d = tt_shape_count(b->g->layers[l->input].out);
+}
+
+/* ---- The way back ---- */
+
+static void plan_back(builder *b)
+{
+    tt_model *m = b->m;
+
+    for (int i = 0; i < m->call_count; i++) { /* what needs a gradient: everything behind something trainable */
+        call *c = &m->calls[i];
+        if (c->kind == CALL_LOSS) continue;
+        bool wants = c->train_params;
+        for (int k = 0; k < c->in_count; k++) wants |= m->tensors[c->in[k]].wants_grad;
+        m->tensors[c->out].wants_grad = wants;
+    }
+    for (int i = 0; i < m->call_count; i++) { /* losses write their gradients on the way forward */
+        call *c = &m->calls[i];
+        tensor *t = &m->tensors[c->in[0]];
+        if (c->kind != CALL_LOSS || !t->wants_grad) continue;
+        c->in_grad[0] = true;
+        c->in_add[0] = t->grad_written;
+        if (t->grad_written) c->scratch = new_buffer(b, t->count * 4, 0);
+        else t->grad = new_buffer(b, t->count * 4, 0);
+        t->grad_written = true;
+    }
+    for (int i = m->call_count - 1; i >= 0; i--) {
+        call *c = &m->calls[i];
+        if (c->kind == CALL_LOSS || !m->tensors[c->out].wants_grad || !m->tensors[c->out].grad_written) continue;
+        c->backward = true;
+        for (int k = 0; k < c->in_count; k++) {
+            tensor *t = &m->tensors[c->in[k]];
+            if (!t->wants_grad) continue;
+            c->in_grad[k] = true;
+            c->in_add[k] = t->grad_written;
+            bool passes = (c->kind == CALL_ADD && k == 0) || (c->kind == CALL_NORM && k == 1);
+            if (!t->grad_written && passes) {
+                /* d(a + b)/da is the gradient itself: the same memory, no copy. Of an add's inputs only the
+                 * first may do so, because others write into theirs later. */
+                t->grad = m->tensors[c->out].grad;
+                c->in_alias[k] = true;
+            } else if (!t->grad_written) {
+                t->grad = new_buffer(b, t->count * 4, 0);
+            }
+            t->grad_written = true;
+        }
+        if (c->kind == CALL_CUSTOM && c->in_add[0])
+            c->scratch_back = new_buffer(b, m->tensors[c->in[0]].count * 4, 0);
+    }
+}
+
+/* ---- Lives ---- */
+
+static void live(tt_model *m, int buf, int time)
+{
+    if (buf < 0) return;
+    buffer *x = &m->buffers[buf];
+    if (time < x->birth) x->birth = time;
+    if (time > x->death) x->death = time;
+    if (time < m->call_count && time > x->death_forward) x->death_forward = time;
+}
+
+static bool needs_input_back(const call *c)
+{
+    switch (c->kind) {
+    case CALL_CONV: return c->train_params;
+    case CALL_NORM:
+    case CALL_LAYERNORM:
+    case CALL_MUL:
+    case CALL_CUSTOM: return true;
+    case CALL_UNARY: return c->unary == TT_GELU;
+    default: return false;
+    }
+}
+
+static bool needs_output_back(const call *c)
+{
+    switch (c->kind) {
+    case CALL_CONV: return c->conv.relu && !c->conv.pool;
+    case CALL_NORM: return c->relu;
+    case CALL_SOFTMAX:
+    case CALL_CUSTOM: return true;
+    case CALL_UNARY: return c->unary != TT_GELU;
+    default: return false;
+    }
+}
+
+static void last_to_end(tt_model *m, int t)
+{
+    live(m, m->tensors[t].act, m->call_count - 1);
+    live(m, m->tensors[t].act, 2 * m->call_count);
+}
+
+static void plan_lives(tt_model *m)
+{
+    int n = m->call_count;
+
+    for (int i = 0; i < n; i++) {
+        const call *c = &m->calls[i];
+        int back = 2 * n - 1 - i;
+        live(m, c->scratch, i);
+        live(m, c->saved, i);
+        for (int k = 0; k < c->in_count; k++) live(m, m->tensors[c->in[k]].act, i);
+        if (c->kind == CALL_LOSS) {
+            if (c->in_grad[0]) live(m, m->tensors[c->in[0]].grad, i);
+            continue;
+        }
+        live(m, m->tensors[c->out].act, i);
+        if (!c->backward) continue;
+        live(m, c->scratch_back, back);
+        live(m, c->saved, back);
+        live(m, m->tensors[c->out].grad, back);
+        for (int k = 0; k < c->in_count; k++) {
+            if (c->in_grad[k]) live(m, m->tensors[c->in[k]].grad, back);
+            if (needs_input_back(c)) live(m, m->tensors[c->in[k]].act, back);
+        }
+        if (needs_output_back(c)) live(m, m->tensors[c->out].act, back);
+    }
+    /* What may be asked for after the pass lives to its end. */
+    int last = m->layer_tensor[m->g.layer_count - 1];
+    last_to_end(m, last);
+    if (m->keep >= 0) last_to_end(m, m->layer_tensor[m->keep]);
+}
+
+void compile(tt_model *m)
+{
+    graph *g = &m->g;
+    size_t n = (size_t)g->layer_count;
+    builder b = {.m = m, .g = g};
+
+    b.uses = tt_arena_take(m->arena, n * sizeof *b.uses, 8);
+    b.user = tt_arena_take(m->arena, n * sizeof *b.user, 8);
+    b.done = tt_arena_take(m->arena, n * sizeof *b.done, 8);
+    m->layer_tensor = tt_arena_take(m->arena, n * sizeof *m->layer_tensor, 8);
+    for (int i = 0; i < g->layer_count; i++) {
+        m->layer_tensor[i] = b.user[i] = -1;
+        for (int k = 0; k < g->layers[i].input_count; k++) {
+            int in = g->layers[i].input[k];
+            if (in < 0) continue;
+            b.uses[in]++;
+            b.user[in] = i;
+        }
+    }
+    for (int i = 0; i < g->loss_count; i++) b.uses[g->losses[i].input] += 2; /* never fused away */
+    b.uses[g->layer_count - 1] += 2;
+
+    new_tensor(&b, tt_shape_count(g->input), TT_PLAIN);
+    for (int i = 0; i < g->layer_count; i++) {
+        const layer_kind *k = g->layers[i].kind;
+        if (b.done[i] || (k == &kind_batchnorm && norm_waits(&b, i))) continue;
+        if (k == &kind_conv || k == &kind_dense) add_conv(&b, i);
+        else if (k == &kind_maxpool || k == &kind_avgpool || k == &kind_global_avgpool) add_pool(&b, i);
+        else if (k == &kind_batchnorm) add_norm(&b, i, -1);
+        else if (k == &kind_layernorm) add_layernorm(&b, i);
+        else if (k == &kind_softmax || k == &kind_log_softmax) add_softmax(&b, i);
+        else if (k == &kind_flatten) add_flatten(&b, i);
+        else if (k == &kind_add) add_sum(&b, i);
+        else add_simple(&b, i);
+    }
+    for (int i = 0; i < g->loss_count; i++) add_loss(&b, i);
+    plan_back(&b);
+    for (int t = 1; t < m->tensor_count; t++) m->tensors[t].act = new_buffer(&b, m->tensors[t].count * 4, 0);
+    plan_lives(m);
+
+    for (int i = 0; i < m->call_count; i++) {
+        const call *c = &m->calls[i];
+        if (c->kind != CALL_CONV) continue;
+        double f = g->layers[c->layer].flops;
+        m->train_flops += f * (1 + c->train_params + c->in_grad[0]);
+    }
+}

@@ -1,0 +1,371 @@
+/* graph: reads the `model` map of a job into layers with names, inputs and shapes.
+ *
+ * A list is a chain. `from:` names other inputs: a layer's name, `prev` (the layer before), `in` (what
+ * the enclosing block was given) or `input` (the model's input). `repeat: {times: 3, layers: [...]}` repeats a
+ * block; layer `a` of its second round is called `<repeat>.1.a`, and names are looked up in the
+ * innermost block first. A preset stands for layers and is expanded in place. */
+#include <fnmatch.h>
+#include <string.h>
+
+#include "graph.h"
+
+typedef struct scope {
+    const char *prefix;  /* "", or "blocks.1."                     */
+    int in;              /* what the block was given                */
+    int depth;
+} scope;
+
+static tt_err read_list(graph *g, tt_node *list, const scope *s, int *prev);
+
+tt_shape graph_shape(const graph *g, int input) { return input < 0 ? g->input : g->layers[input].out; }
+
+int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_shape shape, param_init init,
+                float momentum)
+{
+    if (g->param_count == g->param_room) {
+        int room = g->param_room ? 2 * g->param_room : 64;
+        tt_param *p = tt_arena_take(g->arena, (size_t)room * sizeof *p, 16);
+        param_init *q = tt_arena_take(g->arena, (size_t)room * sizeof *q, 16);
+        if (g->param_count) {
+            memcpy(p, g->params, (size_t)g->param_count * sizeof *p);
+            memcpy(q, g->inits, (size_t)g->param_count * sizeof *q);
+        }
+        g->params = p;
+        g->inits = q;
+        g->param_room = room;
+    }
+    tt_param *p = &g->params[g->param_count];
+    *p = (tt_param){.name = tt_arena_printf(g->arena, "%s.%s", l->name, name), .at = g->size,
+                    .n = tt_shape_count(shape), .rank = shape.rank, .role = role, .frozen = l->frozen,
+                    .momentum = momentum};
+    memcpy(p->shape, shape.dim, sizeof p->shape);
+    g->inits[g->param_count] = init;
+    g->size += (p->n + 15) / 16 * 16; /* every tensor starts on a cache line */
+    TT_ASSERT(l->param_count < LAYER_PARAMS);
+    l->param[l->param_count++] = g->param_count;
+    return g->param_count++;
+}
+
+static int find_layer(const graph *g, const char *prefix, const char *name)
+{
+    size_t n = strlen(prefix), m = strlen(name);
+    for (int i = g->layer_count - 1; i >= 0; i--) {
+        const char *have = g->layers[i].name;
+        if (strlen(have) == n + m && !memcmp(have, prefix, n) && !memcmp(have + n, name, m)) return i;
+    }
+    return -2;
+}
+
+/* Innermost block first: "a.1.b." + name, then "a.1." + name ..., at last the bare name. */
+static int look_up(graph *g, const scope *s, const char *name, int prev)
+{
+    char *prefix = tt_arena_strdup(g->arena, s->prefix);
+
+    if (!strcmp(name, "prev")) return prev;
+    if (!strcmp(name, "in")) return s->in;
+    if (!strcmp(name, "input")) return -1;
+    for (;;) {
+        int i = find_layer(g, prefix, name);
+        size_t n = strlen(prefix);
+        if (i != -2 || !n) return i;
+        do prefix[--n] = 0;
+        while (n && prefix[n - 1] != '.');
+    }
+}
+
+static tt_err unknown_input(graph *g, tt_node *at, const layer *l, const char *name)
+{
+    const char **names = tt_arena_take(g->arena, (size_t)(g->layer_count + 1) * sizeof *names, 8);
+    for (int i = 0; i < g->layer_count; i++) names[i] = g->layers[i].name;
+    const char *near = tt_nearest(name, names, g->layer_count);
+    return tt_node_fail(at, "'%s' takes its input from '%s', but no layer before it has that name%s%s%s", l->name,
+                        name, near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "");
+}
+
+static tt_err wire(graph *g, layer *l, const common_args *a, tt_node *args, const scope *s, int prev)
+{
+    tt_node *from = tt_node_get(args, "from");
+
+    l->input_count = a->from.count ? a->from.count : 1;
+    if (l->input_count > INPUTS_MOST)
+        return tt_node_fail(from, "at most %d inputs", INPUTS_MOST);
+    l->input[0] = prev;
+    for (int i = 0; i < a->from.count; i++) {
+        l->input[i] = look_up(g, s, a->from.item[i], prev);
+        if (l->input[i] == -2)
+            return unknown_input(g, from->kind == TT_LIST ? from->item[i] : from, l, a->from.item[i]);
+    }
+    if (l->input_count < l->kind->inputs_least)
+        return tt_node_fail(l->at, "%s '%s' joins at least %d inputs: name them with from: [prev, other]", l->kind->name,
+                            l->name, l->kind->inputs_least);
+    if (l->input_count > l->kind->inputs_most)
+        return tt_node_fail(from, "%s '%s' takes %d input%s, not %d", l->kind->name, l->name, l->kind->inputs_most,
+                            l->kind->inputs_most == 1 ? "" : "s", l->input_count);
+    return TT_OK;
+}
+
+static tt_err name_layer(graph *g, layer *l, const char *given, const scope *s)
+{
+    if (given && (!*given || strchr(given, '/') || !strcmp(given, "prev") || !strcmp(given, "in") || !strcmp(given, "input")))
+        return tt_node_fail(l->at, "'%s' cannot be a layer's name", given);
+    if (given) {
+        l->name = tt_arena_printf(g->arena, "%s%s", s->prefix, given);
+        if (find_layer(g, s->prefix, given) != -2)
+            return tt_node_fail(l->at, "there is a layer '%s' already", l->name);
+        return TT_OK;
+    }
+    for (int i = 1;; i++) { /* conv1, conv2, ... */
+        char *name = tt_arena_printf(g->arena, "%s%d", l->kind->name, i);
+        if (find_layer(g, s->prefix, name) != -2) continue;
+        l->name = tt_arena_printf(g->arena, "%s%s", s->prefix, name);
+        return TT_OK;
+    }
+}
+
+static tt_err add_layer(graph *g, const layer_kind *kind, tt_node *at, tt_node *args, const scope *s, int *prev)
+{
+    if (g->layer_count == LAYERS_MOST) return tt_node_fail(at, "more than %d layers", LAYERS_MOST);
+    if (g->layer_count == g->layer_room) {
+        int room = g->layer_room ? 2 * g->layer_room : 64;
+        layer *more = tt_arena_take(g->arena, (size_t)room * sizeof *more, 16);
+        if (g->layer_count) memcpy(more, g->layers, (size_t)g->layer_count * sizeof *more);
+        g->layers = more;
+        g->layer_room = room;
+    }
+    layer *l = &g->layers[g->layer_count];
+    tt_err err;
+
+    memset(l, 0, sizeof *l);
+    l->kind = kind;
+    l->at = at;
+    l->detail = "";
+    l->args = tt_arena_take(g->arena, kind->args_size, 16);
+    if ((err = tt_node_read(args, kind->name, kind->keys, kind->key_count, l->args))) return err;
+    const common_args *a = l->args;
+    if ((err = name_layer(g, l, a->name, s)) || (err = wire(g, l, a, args, s, *prev))) return err;
+    l->frozen = a->freeze;
+    l->in = graph_shape(g, l->input[0]);
+    if ((err = kind->shape(g, l))) return err;
+    /* 2^40 elements a sample is past any memory, and keeps every later product inside 64 bits. */
+    double total = 1;
+    for (int i = 0; i < l->out.rank; i++) total *= (double)l->out.dim[i];
+    if (total > 1e12 || g->size > (int64_t)1 << 40) return tt_node_fail(at, "'%s' is too large", l->name);
+    *prev = g->layer_count++;
+    return TT_OK;
+}
+
+static tt_err read_repeat(graph *g, tt_node *at, tt_node *args, const scope *s, int *prev)
+{
+    struct { const char *name; int64_t times; tt_node *layers; } a = {0};
+    const tt_key keys[] = {
+        {"name", TT_STRING, offsetof(__typeof__(a), name), "-", 0, 0, NULL, "prefix of its layers' names"},
+        {"times", TT_INT, offsetof(__typeof__(a), times), NULL, 1, 10000, NULL, "how often"},
+        {"layers", TT_NODE, offsetof(__typeof__(a), layers), NULL, 0, 0, NULL, "the block"},
+    };
+    tt_err err = tt_node_read(args, "repeat", keys, TT_COUNT(keys), &a);
+    if (err) return err;
+    if (s->depth == 16) return tt_node_fail(at, "blocks are nested too deeply");
+
+    const char *name = a.name;
+    for (int i = 1; !name; i++) { /* repeat1, repeat2, ... */
+        char *probe = tt_arena_printf(g->arena, "%srepeat%d.0.", s->prefix, i);
+        bool taken = false;
+        for (int k = 0; k < g->layer_count && !taken; k++) taken = !strncmp(g->layers[k].name, probe, strlen(probe));
+        if (!taken) name = tt_arena_printf(g->arena, "repeat%d", i);
+    }
+    for (int i = 0; i < a.times; i++) {
+        scope inner = {tt_arena_printf(g->arena, "%s%s.%d.", s->prefix, name, i), *prev, s->depth + 1};
+        if ((err = read_list(g, a.layers, &inner, prev))) return err;
+    }
+    return TT_OK;
+}
+
+static void place_at(tt_node *n, const tt_node *like)
+{
+    n->line = like->line;
+    n->column = like->column;
+    for (int i = 0; i < n->count; i++) {
+        place_at(n->item[i], like);
+        if (n->key) place_at(n->key[i], like);
+    }
+}
+
+static tt_err read_preset(graph *g, const char *name, tt_node *at, tt_node *args, const scope *s, int *prev)
+{
+    tt_str text = {0};
+    tt_tree *tree = NULL;
+    tt_err err = preset_expand(name, args, graph_shape(g, *prev), &text);
+
+    if (!err) err = tt_tree_parse(name, text.data, text.size, &tree);
+    if (!err) {
+        tt_node *list = tt_node_copy(at->tree, tt_tree_root(tree));
+        place_at(list, at); /* a mistake inside is shown where the preset stands */
+        err = read_list(g, list, s, prev);
+    }
+    tt_tree_close(tree);
+    tt_str_free(&text);
+    return err;
+}
+
+static tt_err read_list(graph *g, tt_node *list, const scope *s, int *prev)
+{
+    if (list->kind != TT_LIST || !list->count) return tt_node_fail(list, "layers must be a list of layers");
+    for (int i = 0; i < list->count; i++) {
+        const char *name;
+        tt_node *at, *args;
+        tt_err err = tt_node_kind_of(list->item[i], "layer", &name, &at, &args);
+        if (err) return err;
+        const layer_kind *kind = kind_find(name);
+        if (kind) err = add_layer(g, kind, at, args, s, prev);
+        else if (!strcmp(name, "repeat")) err = read_repeat(g, at, args, s, prev);
+        else if (is_preset(name)) err = read_preset(g, name, at, args, s, prev);
+        else {
+            const char *names[128] = {"repeat", "mlp", "resnet"};
+            const char *near = tt_nearest(name, names, 3 + kind_names(names + 3, 120));
+            err = tt_node_fail(at, "there is no layer kind '%s'%s%s%s", name, near ? ": did you mean '" : "",
+                               near ? near : "", near ? "'?" : "");
+        }
+        if (err) return err;
+    }
+    return TT_OK;
+}
+
+/* ---- losses ---- */
+
+static const struct { const char *name; tt_loss_kind kind; } loss_kinds[] = {
+    {"softmax_cross_entropy", TT_LOSS_SOFTMAX},
+    {"nll", TT_LOSS_NLL},
+    {"mse", TT_LOSS_MSE},
+    {"bce", TT_LOSS_BCE},
+};
+
+typedef struct loss_args { const char *from; double weight, smoothing; int target; tt_numbers class_weights; } loss_args;
+
+static const tt_key loss_keys[] = {
+    {"from", TT_STRING, offsetof(loss_args, from), "-", 0, 0, NULL, "the layer it judges; by default the last"},
+    {"weight", TT_NUMBER, offsetof(loss_args, weight), "1", 1e-9, 1e9, NULL, "its share where there are several"},
+    {"target", TT_CHOICE, offsetof(loss_args, target), "auto", 0, 0, "auto|label|target|input", "what the output should be"},
+    {"smoothing", TT_NUMBER, offsetof(loss_args, smoothing), "0", 0, 0.999, NULL, "label smoothing (softmax_cross_entropy)"},
+    {"class_weights", TT_NUMBERS, offsetof(loss_args, class_weights), "-", 0, 1e9, NULL, "a weight per class"},
+};
+
+static tt_err read_loss(graph *g, tt_node *n)
+{
+    const char *name;
+    tt_node *at, *args;
+    loss_args a = {0};
+    loss *l = &g->losses[g->loss_count];
+    tt_err err = tt_node_kind_of(n, "loss", &name, &at, &args);
+    int k = 0;
+
+    if (err || (err = tt_node_read(args, name, loss_keys, TT_COUNT(loss_keys), &a))) return err;
+    while (k < TT_COUNT(loss_kinds) && strcmp(loss_kinds[k].name, name)) k++;
+    if (k == TT_COUNT(loss_kinds)) {
+        const char *names[TT_COUNT(loss_kinds)];
+        for (int i = 0; i < TT_COUNT(loss_kinds); i++) names[i] = loss_kinds[i].name;
+        const char *near = tt_nearest(name, names, TT_COUNT(loss_kinds));
+        return tt_node_fail(at, "there is no loss '%s': %s%s%s", name, near ? "did you mean '" : "use softmax_cross_entropy, nll, mse or bce",
+                            near ? near : "", near ? "'?" : "");
+    }
+    *l = (loss){.kind = loss_kinds[k].kind, .name = loss_kinds[k].name, .scale = a.weight,
+                .smoothing = (float)a.smoothing, .at = at, .input = g->layer_count - 1};
+    if (a.from) {
+        scope top = {"", -1, 0};
+        l->input = look_up(g, &top, a.from, g->layer_count - 1);
+        if (l->input < 0) return tt_node_fail(tt_node_get(args, "from"), "there is no layer '%s'", a.from);
+    }
+    tt_shape out = g->layers[l->input].out;
+    int64_t d = tt_shape_count(out);
+    bool classes = l->kind == TT_LOSS_SOFTMAX || l->kind == TT_LOSS_NLL;
+    char buf[64];
+
+    if (classes && out.rank != 1)
+        return tt_node_fail(at, "%s judges a vector of classes, but '%s' gives %s", name, g->layers[l->input].name,
+                            tt_shape_show(out, buf, sizeof buf));
+    if (d > INT32_MAX) return tt_node_fail(at, "%s: the output is too large", name);
+    l->target = classes || (l->kind == TT_LOSS_BCE && d == 1) ? BY_LABEL : BY_TARGET;
+    if (a.target) l->target = a.target - 1;
+    if (l->target == BY_LABEL && !classes && !(l->kind == TT_LOSS_BCE && d == 1))
+        return tt_node_fail(at, "%s compares numbers: its target is 'target' or 'input', not labels", name);
+    if (l->target != BY_LABEL && classes) return tt_node_fail(at, "%s needs labels", name);
+    if (l->target == BY_INPUT && d != tt_shape_count(g->input))
+        return tt_node_fail(at, "the input has %lld numbers, but '%s' gives %lld to compare with them",
+                            (long long)tt_shape_count(g->input), g->layers[l->input].name, (long long)d);
+    if (a.smoothing > 0 && l->kind != TT_LOSS_SOFTMAX)
+        return tt_node_fail(tt_node_get(args, "smoothing"), "smoothing is for softmax_cross_entropy");
+    if (a.class_weights.count) {
+        if (!classes || a.class_weights.count != d)
+            return tt_node_fail(tt_node_get(args, "class_weights"), "%d weights for %lld classes", a.class_weights.count,
+                                classes ? (long long)d : 0LL);
+        float *w = tt_arena_take(g->arena, (size_t)d * sizeof *w, 64);
+        for (int i = 0; i < d; i++) w[i] = (float)a.class_weights.item[i];
+        l->class_weight = w;
+    }
+    g->loss_count++;
+    return TT_OK;
+}
+
+/* Two losses may not want different things in one place of the batch. */
+static tt_err check_targets(const graph *g)
+{
+    const loss *first = NULL;
+    for (int i = 0; i < g->loss_count; i++) {
+        const loss *l = &g->losses[i];
+        if (l->target != BY_TARGET) continue;
+        if (first && tt_shape_count(g->layers[first->input].out) != tt_shape_count(g->layers[l->input].out))
+            return tt_node_fail(l->at, "two losses want targets of different sizes");
+        first = l;
+    }
+    return TT_OK;
+}
+
+static tt_err freeze_by_name(graph *g, const tt_strings *globs, tt_node *at)
+{
+    for (int i = 0; i < globs->count; i++) {
+        int hits = 0;
+        for (int k = 0; k < g->layer_count; k++) {
+            layer *l = &g->layers[k];
+            if (fnmatch(globs->item[i], l->name, 0)) continue;
+            hits++;
+            l->frozen = true;
+            for (int p = 0; p < l->param_count; p++) g->params[l->param[p]].frozen = true;
+        }
+        if (!hits) return tt_node_fail(at, "freeze: no layer is called '%s'", globs->item[i]);
+    }
+    return TT_OK;
+}
+
+typedef struct model_args { tt_ints input; tt_node *layers, *loss, *rename; tt_strings freeze; } model_args;
+
+static const tt_key model_keys[] = {
+    {"input", TT_INTS, offsetof(model_args, input), NULL, 1, 1 << 30, NULL, "shape of a sample: [features] or [channels, height, width]"},
+    {"layers", TT_NODE, offsetof(model_args, layers), NULL, 0, 0, NULL, "the layers, first to last"},
+    {"loss", TT_NODE, offsetof(model_args, loss), NULL, 0, 0, NULL, "softmax_cross_entropy, nll, mse, bce, or a list of them"},
+    {"freeze", TT_STRINGS, offsetof(model_args, freeze), "-", 0, 0, NULL, "names (with * and ?) of layers that are not trained"},
+    {"rename", TT_NODE, offsetof(model_args, rename), "-", 0, 0, NULL, "rules {from: to} for names in files given to --init"},
+};
+
+tt_err graph_read(tt_node *model, tt_arena *arena, graph *g)
+{
+    model_args a = {0};
+    scope top = {"", -1, 0};
+    int prev = -1;
+    tt_err err = tt_node_read(model, "model", model_keys, TT_COUNT(model_keys), &a);
+
+    *g = (graph){.arena = arena, .at = model, .input_at = tt_node_get(model, "input")};
+    if (err) return err;
+    if (a.input.count > 4) return tt_node_fail(g->input_at, "input has more than 4 dimensions");
+    double total = 1;
+    g->input.rank = a.input.count;
+    for (int i = 0; i < a.input.count; i++) total *= (double)(g->input.dim[i] = a.input.item[i]);
+    if (total > 1e10) return tt_node_fail(g->input_at, "a sample of %.3g numbers is too large", total);
+
+    if ((err = read_list(g, a.layers, &top, &prev))) return err;
+    bool list = a.loss->kind == TT_LIST;
+    if (list && (!a.loss->count || a.loss->count > TT_LOSSES))
+        return tt_node_fail(a.loss, "1 to %d losses", TT_LOSSES);
+    for (int i = 0; i < (list ? a.loss->count : 1); i++)
+        if ((err = read_loss(g, list ? a.loss->item[i] : a.loss))) return err;
+    if ((err = check_targets(g))) return err;
+    return freeze_by_name(g, &a.freeze, tt_node_get(model, "freeze"));
+}

@@ -1,0 +1,116 @@
+/* graph: the private face of model/: layers as a job describes them, before they are compiled.
+ *
+ * graph.c reads the job (names, from, repeat, presets), layers.c knows each kind of layer, compile.c
+ * turns the graph into calls, run.c makes the calls. */
+#ifndef TT_GRAPH_H
+#define TT_GRAPH_H
+
+#include "model.h"
+
+enum { INPUTS_MOST = 16, LAYER_PARAMS = 4, LAYERS_MOST = 20000 };
+
+/* Every kind's arguments start with these. */
+typedef struct common_args {
+    const char *name;
+    tt_strings from;
+    bool freeze;
+} common_args;
+
+typedef struct layer layer;
+typedef struct graph graph;
+
+typedef struct layer_kind {
+    const char *name;
+    const tt_key *keys;
+    int key_count;
+    size_t args_size;
+    int inputs_least, inputs_most;
+    /* Output shape, parameters, flops and detail from arguments and input shapes. */
+    tt_err (*shape)(graph *g, layer *l);
+    const tt_custom *custom; /* a kind that a program added */
+} layer_kind;
+
+struct layer {
+    const char *name, *detail;
+    const layer_kind *kind;
+    tt_node *at;              /* for messages */
+    void *args;
+    int input_count;
+    int input[INPUTS_MOST];   /* indices of layers; -1: the model's input */
+    tt_shape in, out;         /* in: of the first input */
+    int param[LAYER_PARAMS];
+    int param_count;
+    double flops;
+    bool frozen;
+};
+
+typedef struct param_init { double bound; float fill; bool normal; } param_init; /* uniform or normal, else fill */
+
+typedef struct loss {
+    tt_loss_kind kind;
+    const char *name;
+    int input;            /* layer */
+    double scale;         /* share of the total */
+    enum { BY_LABEL, BY_TARGET, BY_INPUT } target;
+    float smoothing;
+    const float *class_weight;
+    tt_node *at;
+} loss;
+
+struct graph {
+    tt_arena *arena;
+    tt_node *at, *input_at;
+    tt_shape input;
+    layer *layers;
+    int layer_count, layer_room;
+    tt_param *params;
+    param_init *inits;
+    int param_count, param_room;
+    int64_t size;
+    loss losses[TT_LOSSES];
+    int loss_count;
+};
+
+tt_err graph_read(tt_node *model, tt_arena *arena, graph *out);
+
+/* ---- For kinds ---- */
+const layer_kind *kind_find(const char *name);
+int kind_names(const char **names, int most);
+tt_shape graph_shape(const graph *g, int input); /* of a layer's output, or the model's input */
+/* `fan_in` > 0: uniform in +-1/sqrt(fan_in); else filled. */
+int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_shape shape, param_init init,
+                float momentum);
+bool is_preset(const char *name);
+/* YAML text of the layers a preset stands for. */
+tt_err preset_expand(const char *name, tt_node *args, tt_shape input, tt_str *out);
+
+/* Arguments, as compile.c reads them back. */
+typedef struct dense_args { common_args c; int64_t out; bool bias; int init; } dense_args;
+typedef struct conv_args {
+    common_args c;
+    int64_t out, kernel[2], stride[2], dilation[2], groups;
+    tt_node *padding;
+    bool bias;
+    int init;
+    int64_t pad[2];  /* what `padding` came to: before ...         */
+    int oh, ow;      /* ... and the output size settles the rest   */
+} conv_args;
+typedef struct pool_args {
+    common_args c;
+    int64_t size[2], stride[2], padding[2];
+    bool count_pad;
+    int oh, ow;
+} pool_args;
+typedef struct norm_args { common_args c; double eps, momentum; int64_t dims; } norm_args;
+typedef struct dropout_args { common_args c; double p; } dropout_args;
+typedef struct axis_args { common_args c; int64_t axis; } axis_args;
+
+extern const layer_kind kind_dense, kind_conv, kind_maxpool, kind_avgpool, kind_global_avgpool, kind_flatten,
+    kind_batchnorm, kind_layernorm, kind_dropout, kind_add, kind_mul, kind_concat, kind_relu, kind_gelu,
+    kind_tanh, kind_sigmoid, kind_softmax, kind_log_softmax;
+
+/* A shape as (c, h * w): images keep their channels, all else is a vector of features. */
+static inline int64_t shape_c(tt_shape s) { return s.rank == 3 ? s.dim[0] : tt_shape_count(s); }
+static inline int64_t shape_hw(tt_shape s) { return s.rank == 3 ? s.dim[1] * s.dim[2] : 1; }
+
+#endif

@@ -1,0 +1,157 @@
+/* model: opening a model, and what it looks like from outside. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls.h"
+
+tt_err tt_model_open(tt_node *model, const tt_model_opts *opts, tt_model **out)
+{
+    tt_arena *arena = tt_arena_open(1 << 16);
+    tt_model *m = tt_arena_take(arena, sizeof *m, 64);
+    tt_err err = TT_OK;
+
+    *out = NULL;
+    m->arena = arena;
+    m->k = opts->kernels;
+    m->samples = opts->samples ? opts->samples : 64;
+    m->sync_norm = opts->sync_norm;
+    m->keep = -1;
+    if (!m->k && (err = tt_kernels_find("auto", &m->k))) goto out;
+    if ((err = graph_read(model, arena, &m->g))) goto out;
+    for (int i = 0; opts->keep && i < m->g.layer_count; i++)
+        if (!strcmp(m->g.layers[i].name, opts->keep)) m->keep = i;
+    if (opts->keep && m->keep < 0) {
+        const char **names = tt_arena_take(arena, (size_t)m->g.layer_count * sizeof *names, 8);
+        for (int i = 0; i < m->g.layer_count; i++) names[i] = m->g.layers[i].name;
+        const char *near = tt_nearest(opts->keep, names, m->g.layer_count);
+        err = tt_fail(TT_EINVAL, "there is no layer '%s'%s%s%s", opts->keep, near ? ": did you mean '" : "",
+                      near ? near : "", near ? "'?" : "");
+        goto out;
+    }
+    compile(m);
+    m->packed = tt_block_alloc((size_t)m->packed_count * sizeof *m->packed + 64);
+    if (!m->packed) {
+        err = tt_fail(TT_ENOMEM, "no memory for %lld packed weights", (long long)m->packed_count);
+        goto out;
+    }
+    *out = m;
+    m = NULL;
+out:
+    tt_model_close(m);
+    return err;
+}
+
+void tt_model_close(tt_model *m)
+{
+    if (!m) return;
+    tt_block_free(m->packed, (size_t)m->packed_count * sizeof *m->packed + 64);
+    tt_arena_close(m->arena);
+}
+
+const tt_param *tt_model_params(const tt_model *m, int *count)
+{
+    *count = m->g.param_count;
+    return m->g.params;
+}
+
+int64_t tt_model_size(const tt_model *m) { return m->g.size; }
+tt_shape tt_model_input(const tt_model *m) { return m->g.input; }
+const tt_node *tt_model_input_at(const tt_model *m) { return m->g.input_at; }
+tt_shape tt_model_output(const tt_model *m) { return m->g.layers[m->g.layer_count - 1].out; }
+const tt_kernels *tt_model_kernels(const tt_model *m) { return m->k; }
+int tt_model_layer_count(const tt_model *m) { return m->g.layer_count; }
+int tt_model_loss_count(const tt_model *m) { return m->g.loss_count; }
+const char *tt_model_loss_name(const tt_model *m, int i) { return m->g.losses[i].name; }
+double tt_model_train_flops(const tt_model *m) { return m->train_flops; }
+
+double tt_model_flops(const tt_model *m)
+{
+    double sum = 0;
+    for (int i = 0; i < m->g.layer_count; i++) sum += m->g.layers[i].flops;
+    return sum;
+}
+
+tt_wants tt_model_wants(const tt_model *m)
+{
+    tt_wants w = {0};
+    for (int i = 0; i < m->g.loss_count; i++) {
+        const loss *l = &m->g.losses[i];
+        int d = (int)tt_shape_count(m->g.layers[l->input].out);
+        if (l->target == BY_LABEL) {
+            int classes = l->kind == TT_LOSS_BCE ? 2 : d;
+            if (!w.classes || classes < w.classes) w.classes = classes;
+        }
+        if (l->target == BY_TARGET) w.targets = d;
+    }
+    return w;
+}
+
+tt_layer_info tt_model_layer(const tt_model *m, int i)
+{
+    const layer *l = &m->g.layers[i];
+    tt_layer_info info = {.name = l->name, .kind = l->kind->name, .detail = l->detail, .inputs = "", .out = l->out,
+                          .flops = l->flops, .frozen = l->frozen};
+    bool chain = l->input_count == 1 && l->input[0] == i - 1;
+
+    for (int k = 0; k < l->param_count; k++)
+        if (m->g.params[l->param[k]].role != TT_STAT) info.params += m->g.params[l->param[k]].n;
+    for (int k = 0; k < l->input_count && !chain; k++) {
+        const char *name = l->input[k] < 0 ? "input" : m->g.layers[l->input[k]].name;
+        info.inputs = tt_arena_printf(m->arena, "%s%s%s", info.inputs, k ? ", " : "", name);
+    }
+    return info;
+}
+
+void tt_model_show_calls(const tt_model *m, tt_str *out)
+{
+    static const char *const kinds[] = {"conv", "maxpool", "avgpool", "norm", "layernorm", "softmax", "unary", "add",
+                                        "mul", "concat", "dropout", "reorder", "custom", "loss"};
+    static const char *const layouts[] = {"plain", "nhwc", "lanes"};
+
+    for (int i = 0; i < m->call_count; i++) {
+        const call *c = &m->calls[i];
+        const char *name = c->layer >= 0 ? m->g.layers[c->layer].name : c->loss >= 0 ? m->g.losses[c->loss].name : "";
+        tt_str_add(out, "%4d %-10s %-6s %s", i, kinds[c->kind], layouts[c->layout], name);
+        if (c->kind == CALL_REORDER) tt_str_add(out, " from %s", layouts[c->from]);
+        if (c->kind == CALL_CONV && c->conv.pool) tt_str_add(out, " + maxpool");
+        if (c->add >= 0) tt_str_add(out, " + add");
+        if (c->conv.relu || c->relu) tt_str_add(out, " + relu");
+        tt_str_add(out, "\n");
+    }
+}
+
+/* ---- Weights ---- */
+
+void tt_model_init(const tt_model *m, uint64_t seed, float *params)
+{
+    memset(params, 0, (size_t)m->g.size * sizeof *params);
+    for (int i = 0; i < m->g.param_count; i++) {
+        const tt_param *p = &m->g.params[i];
+        const param_init *init = &m->g.inits[i];
+        uint64_t key = tt_random_key(seed, p->name);
+        for (int64_t k = 0; k < p->n; k += 4) {
+            float r[4] = {0};
+            if (init->normal) tt_normal4(key, 0, (uint64_t)k, r);
+            else if (init->bound > 0) tt_uniform4(key, 0, (uint64_t)k, r);
+            for (int j = 0; j < 4 && k + j < p->n; j++) {
+                double v = init->normal ? r[j] * init->bound : init->bound > 0 ? (2 * r[j] - 1) * init->bound : init->fill;
+                params[p->at + k + j] = (float)v;
+            }
+        }
+    }
+}
+
+void tt_model_bind(tt_model *m, const float *params) { m->params = params; }
+
+void tt_model_refresh(tt_model *m, int part, int parts)
+{
+    /* Shares of about equal size: a call belongs to whoever owns the middle of its packed weights. */
+    for (int i = 0; i < m->call_count; i++) {
+        const call *c = &m->calls[i];
+        if (c->kind != CALL_CONV || !c->packed_count) continue;
+        int64_t middle = c->packed_at + c->packed_count / 2;
+        if (middle * parts / m->packed_count != part) continue;
+        m->k->conv_pack(&c->conv, m->params + m->g.params[c->param[0]].at, m->packed + c->packed_at);
+    }
+}

@@ -1,0 +1,83 @@
+/* One element at a time: activations, sums, products, dropout. */
+#include <math.h>
+#include <string.h>
+
+#include "tensor/ref/ref.h"
+
+/* Of a normal variable: its distribution function and its density. */
+static double normal_cdf(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
+static double normal_density(double x) { return exp(-0.5 * x * x) * M_SQRT1_2 / sqrt(M_PI); }
+
+static double unary(tt_unary f, double x)
+{
+    switch (f) {
+    case TT_RELU: return x < 0 ? 0 : x; /* not a number stays so */
+    case TT_GELU: return x * normal_cdf(x);
+    case TT_TANH: return tanh(x);
+    case TT_SIGMOID: return 1 / (1 + exp(-x));
+    }
+    TT_ASSERT(!"unary");
+}
+
+static double unary_slope(tt_unary f, double x, double y)
+{
+    switch (f) {
+    case TT_RELU: return y <= 0 ? 0 : 1;
+    case TT_GELU: return normal_cdf(x) + x * normal_density(x);
+    case TT_TANH: return 1 - y * y;
+    case TT_SIGMOID: return y * (1 - y);
+    }
+    TT_ASSERT(!"unary");
+}
+
+void tt_ref_unary_forward(tt_unary f, int64_t n, const float *x, float *y)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = (float)unary(f, x[i]);
+}
+
+void tt_ref_unary_backward(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
+                           float *dx, bool add)
+{
+    for (int64_t i = 0; i < n; i++)
+        tt_ref_put(&dx[i], dy[i] * unary_slope(f, x ? x[i] : 0, y ? y[i] : 0), add);
+}
+
+void tt_ref_add(int64_t n, const float *a, const float *b, float *y)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+}
+
+void tt_ref_mul(int64_t n, const float *a, const float *b, float *y, bool accumulate)
+{
+    for (int64_t i = 0; i < n; i++) tt_ref_put(&y[i], (double)a[i] * b[i], accumulate);
+}
+
+void tt_ref_scale(int64_t n, float k, float *y)
+{
+    for (int64_t i = 0; i < n; i++) y[i] *= k;
+}
+
+/* The sample's own key is drawn with the layer's; elements then count in fours. */
+void tt_ref_dropout(const tt_drop_args *a)
+{
+    int64_t per = a->c * a->hw;
+    float scale = a->p < 1 ? 1 / (1 - a->p) : 0;
+
+    TT_ASSERT(a->layout == TT_PLAIN);
+    for (int n = 0; n < a->n; n++) {
+        tt_u128 r = tt_philox(a->key, a->place[2 * n], a->place[2 * n + 1]);
+        uint64_t key = (uint64_t)r.v[1] << 32 | r.v[0];
+        for (int64_t e = 0; e < per; e++) {
+            float u[4], *y = &a->y[n * per + e];
+            tt_uniform4(key, 0, (uint64_t)e / 4, u);
+            tt_ref_put(y, u[e % 4] >= a->p ? a->x[n * per + e] * scale : 0, a->add);
+        }
+    }
+}
+
+void tt_ref_reorder(int n, int64_t c, int64_t hw, tt_layout from, const float *x, tt_layout to,
+                    float *y, bool add)
+{
+    TT_ASSERT(from == TT_PLAIN && to == TT_PLAIN);
+    for (int64_t i = 0; i < n * c * hw; i++) tt_ref_put(&y[i], x[i], add);
+}

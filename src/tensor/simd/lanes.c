@@ -1,0 +1,332 @@
+/* lanes: convolution with pooling and relu behind it, samples innermost. See lanes.h for the idea.
+ *
+ * Packed weights: those of forward, [tile of output channels][c, kh, kw][channel of the tile], then those
+ * of the input gradient (lanes_dx.c). Dense layers (lanes_dense.c) read w as it is. */
+#include "tensor/simd/lanes.h"
+
+/* ---- The tile ---- */
+
+/* UNROLL with the array's full size: only complete unrolling lets the sums live in registers. */
+static ALWAYS_INLINE void tile(const int m, const int n, const row_job *r, const float *x, float *y)
+{
+    vf sum[ROWS_MOST][2];
+    const float *w = r->w;
+    const int32_t *off = r->off, *end = off + r->taps;
+    const ptrdiff_t step = r->x_step;
+
+    UNROLL(12) for (int i = 0; i < m; i++)
+        UNROLL(2) for (int j = 0; j < n; j++)
+            sum[i][j] = r->bias  ? vset1(r->bias[i])
+                        : r->add ? vload(y + i * r->y_stride + j * r->y_step)
+                                 : vzero();
+    for (; off < end; off++, w += m) {
+        const float *p = x + *off;
+        vf v[2];
+
+        UNROLL(2) for (int j = 0; j < n; j++) v[j] = vload(p + j * step);
+        UNROLL(12) for (int i = 0; i < m; i++) {
+            vf s = vset1(w[i]);
+
+            UNROLL(2) for (int j = 0; j < n; j++) sum[i][j] += s * v[j];
+        }
+    }
+    UNROLL(12) for (int i = 0; i < m; i++)
+        UNROLL(2) for (int j = 0; j < n; j++)
+            /* max(0, x), in this order: a NaN stays one. */
+            vstore(y + i * r->y_stride + j * r->y_step, r->relu ? vmax(vzero(), sum[i][j]) : sum[i][j]);
+}
+
+static ALWAYS_INLINE void row(const int m, const row_job *r)
+{
+    const float *x = r->x;
+    float *y = r->y;
+    int i = 0;
+
+    for (; i + 2 <= r->count; i += 2, x += 2 * r->x_step, y += 2 * r->y_step) tile(m, 2, r, x, y);
+    if (i < r->count) tile(m, 1, r, x, y);
+}
+
+void TT_SIMD(lanes_row)(int m, const row_job *r)
+{
+    switch (m) {
+#define ROW(m_)                                                                                    \
+    case m_:                                                                                       \
+        if (m_ <= ROWS_MOST) row(m_, r);                                                           \
+        break;
+        ROW(1) ROW(2) ROW(3) ROW(4) ROW(5) ROW(6) ROW(7) ROW(8) ROW(9) ROW(10) ROW(11) ROW(12)
+#undef ROW
+    }
+}
+
+/* ---- Input ---- */
+input TT_SIMD(lanes_input)(const tt_conv *c)
+{
+    const tt_window *w = &c->win;
+    input in;
+
+    in.h = (w->oh - 1) * w->sh + (w->kh - 1) * w->dh + 1;
+    in.w = (w->ow - 1) * w->sw + (w->kw - 1) * w->dw + 1;
+    in.copy = w->ph || w->pw || in.h > w->h || in.w > w->w;
+    if (!in.copy) in.h = w->h, in.w = w->w;
+    return in;
+}
+
+void TT_SIMD(lanes_input_copy)(const tt_conv *c, input in, const float *x, float *to)
+{
+    const tt_window *w = &c->win;
+    int rows = in.h - w->ph < w->h ? in.h - w->ph : w->h;
+    int cols = in.w - w->pw < w->w ? in.w - w->pw : w->w;
+
+    if (rows <= 0 || cols <= 0) return;
+    for (int ch = 0; ch < w->c; ch++)
+        for (int i = 0; i < rows; i++)
+            memcpy(to + (((ptrdiff_t)ch * in.h + w->ph + i) * in.w + w->pw) * VW,
+                   x + ((ptrdiff_t)ch * w->h + i) * w->w * VW, (size_t)cols * VB);
+}
+
+void TT_SIMD(lanes_taps)(const tt_conv *c, input in, int32_t *off)
+{
+    const tt_window *w = &c->win;
+
+    for (int ch = 0; ch < w->c; ch++)
+        for (int i = 0; i < w->kh; i++)
+            for (int j = 0; j < w->kw; j++)
+                *off++ = ((ch * in.h + i * w->dh) * in.w + j * w->dw) * VW;
+}
+
+/* ---- Forward ---- */
+
+/* Outputs that pooling looks at; all of them without pooling. */
+static int used_cols(const tt_conv *c)
+{
+    return c->pool ? (c->pow_ - 1) * c->psw + c->pkw : c->win.ow;
+}
+
+/* One pooled row of one channel, from the rows of outputs at `from`, `stride` floats apart. */
+static ALWAYS_INLINE void pool_row(const tt_conv *c, const int kh, const int kw, const float *from,
+                                   ptrdiff_t stride, float *y, uint8_t *pick)
+{
+    for (int x = 0; x < c->pow_; x++, from += c->psw * VW, y += VW, pick += VW) {
+        vf best = vload(from);
+        vi won = {0};
+
+        for (int i = 0; i < kh; i++)
+            for (int j = i == 0; j < kw; j++) {
+                vf v = vload(from + i * stride + j * VW);
+                vi better = (v > best) | (v != v); /* a NaN wins, and stays */
+
+                best = vpick(better, v, best);
+                won = (vi)vpick(better, (vf)(won - won + i * kw + j), (vf)won);
+            }
+        if (c->relu) {
+            won |= best <= vzero();
+            best = vmax(vzero(), best);
+        }
+        vstore(y, best);
+        pick_store(pick, won & 255);
+    }
+}
+
+static void pool_rows(const tt_conv *c, int m, const float *from, ptrdiff_t stride, float *y,
+                      uint8_t *pick)
+{
+    const ptrdiff_t out = (ptrdiff_t)c->poh * c->pow_ * VW;
+    const int cols = used_cols(c);
+
+    for (int i = 0; i < m; i++, from += cols * VW, y += out, pick += out)
+        if (c->pkh == 2 && c->pkw == 2)
+            pool_row(c, 2, 2, from, stride, y, pick);
+        else
+            pool_row(c, c->pkh, c->pkw, from, stride, y, pick);
+}
+
+static void forward_slice(const tt_conv *c, const tt_conv_args *a, input in, const int32_t *off,
+                          float *rows, const float *x, float *y, uint8_t *pick)
+{
+    const tt_window *w = &c->win;
+    const int taps = w->c * w->kh * w->kw, cols = used_cols(c);
+    const int tiles = parts(w->o, ROWS_MOST);
+    const int h = c->pool ? c->poh : w->oh;
+
+    for (int i = 0; i < h; i++)
+        for (int t = 0; t < tiles; t++) {
+            int o = part_first(w->o, tiles, t), m = part_first(w->o, tiles, t + 1) - o;
+            row_job r = {.x_step = w->sw * VW, .count = cols, .off = off, .taps = taps,
+                         .w = a->packed + (ptrdiff_t)o * taps, .bias = a->b ? a->b + o : NULL,
+                         .y_step = VW};
+
+            if (!c->pool) {
+                r.x = x + (ptrdiff_t)i * w->sh * in.w * VW;
+                r.y = y + ((ptrdiff_t)o * w->oh + i) * w->ow * VW;
+                r.y_stride = (ptrdiff_t)w->oh * w->ow * VW;
+                r.relu = c->relu;
+                TT_SIMD(lanes_row)(m, &r);
+                continue;
+            }
+            r.y_stride = (ptrdiff_t)cols * VW;
+            for (int k = 0; k < c->pkh; k++) {
+                r.x = x + (ptrdiff_t)(i * c->psh + k) * w->sh * in.w * VW;
+                r.y = rows + k * m * r.y_stride;
+                TT_SIMD(lanes_row)(m, &r);
+            }
+            pool_rows(c, m, rows, m * r.y_stride, y + ((ptrdiff_t)o * h + i) * c->pow_ * VW,
+                      pick + ((ptrdiff_t)o * h + i) * c->pow_ * VW);
+        }
+}
+
+typedef struct forward_scratch {
+    int32_t *off;
+    float *padded, *rows;
+} forward_scratch;
+static size_t forward_cut(const tt_conv *c, input in, void *base, forward_scratch *s)
+{
+    const tt_window *w = &c->win;
+    cut k = {base, 0};
+
+    s->off = cut_take(&k, (size_t)w->c * w->kh * w->kw * sizeof(int32_t));
+    s->padded = in.copy ? cut_vectors(&k, (int64_t)w->c * in.h * in.w) : NULL;
+    s->rows = c->pool ? cut_vectors(&k, (int64_t)ROWS_MOST * c->pkh * used_cols(c)) : NULL;
+    return k.used;
+}
+
+void TT_SIMD(lanes_forward)(const tt_conv *c, const tt_conv_args *a)
+{
+    const tt_window *w = &c->win;
+    const ptrdiff_t x_size = (ptrdiff_t)w->c * w->h * w->w * VW;
+    const ptrdiff_t y_size = (ptrdiff_t)w->o * (c->pool ? c->poh * c->pow_ : w->oh * w->ow) * VW;
+    input in;
+    forward_scratch s;
+
+    if (TT_SIMD(lanes_is_dense)(c)) {
+        TT_SIMD(lanes_dense_forward)(c, a);
+        return;
+    }
+    in = TT_SIMD(lanes_input)(c);
+    forward_cut(c, in, a->scratch, &s);
+    TT_SIMD(lanes_taps)(c, in, s.off);
+    if (in.copy) memset(s.padded, 0, (size_t)w->c * in.h * in.w * VB);
+    for (int64_t i = 0; i < slices(a->n); i++) {
+        const float *x = a->x + i * x_size;
+
+        if (in.copy) {
+            TT_SIMD(lanes_input_copy)(c, in, x, s.padded);
+            x = s.padded;
+        }
+        forward_slice(c, a, in, s.off, s.rows, x, a->y + i * y_size,
+                      c->pool ? a->pick + i * y_size : NULL);
+    }
+}
+
+/* ---- Backward ---- */
+
+/* dy becomes the gradient before the relu, zero where that was closed; its sums are db. */
+static void mask(const tt_conv *c, const tt_conv_args *a)
+{
+    const tt_window *w = &c->win;
+    const ptrdiff_t plane = c->pool ? (ptrdiff_t)c->poh * c->pow_ : (ptrdiff_t)w->oh * w->ow;
+
+    for (int o = 0; o < w->o; o++) {
+        vf sum = vzero();
+
+        for (int64_t s = 0; s < slices(a->n); s++) {
+            const ptrdiff_t at = (s * w->o + o) * plane * VW;
+            float *dy = a->dy + at;
+
+            for (ptrdiff_t i = 0; i < plane * VW; i += VW) {
+                vf g = vload(dy + i);
+
+                if (c->relu) {
+                    vi open = c->pool ? pick_load(a->pick + at + i) != 255
+                                      : ~(vload(a->y + at + i) <= vzero());
+
+                    g = (vf)((vi)g & open);
+                    vstore(dy + i, g);
+                }
+                sum += g;
+            }
+        }
+        if (a->db) a->db[o] = vsum(sum) + (a->dw_add ? a->db[o] : 0);
+    }
+}
+
+typedef struct backward_scratch {
+    int32_t *dx_off;
+    float *grid;
+    void *dw;
+} backward_scratch;
+static size_t backward_cut(const tt_conv *c, const dx_plan *dx, const dw_plan *dw, void *base,
+                           backward_scratch *s)
+{
+    cut k = {base, 0};
+
+    s->dx_off = cut_take(&k, (size_t)dx->taps * sizeof(int32_t));
+    s->grid = cut_vectors(&k, (int64_t)c->win.o * dx->h * dx->w * (dx->patch ? 2 : 1));
+    s->dw = cut_take(&k, TT_SIMD(lanes_dw_scratch)(c, dw));
+    return k.used;
+}
+
+void TT_SIMD(lanes_backward)(const tt_conv *c, const tt_conv_args *a)
+{
+    const tt_window *w = &c->win;
+    const ptrdiff_t x_size = (ptrdiff_t)w->c * w->h * w->w * VW;
+    const ptrdiff_t y_size = (ptrdiff_t)w->o * (c->pool ? c->poh * c->pow_ : w->oh * w->ow) * VW;
+    dx_plan dx;
+    dw_plan dw;
+    backward_scratch s;
+
+    if (TT_SIMD(lanes_is_dense)(c)) {
+        TT_SIMD(lanes_dense_backward)(c, a);
+        return;
+    }
+    dx = TT_SIMD(lanes_dx_plan)(c);
+    dw = TT_SIMD(lanes_dw_plan)(c);
+    backward_cut(c, &dx, &dw, a->scratch, &s);
+    mask(c, a);
+    if (a->dw) TT_SIMD(lanes_dw)(c, a, &dw, s.dw);
+    if (!a->dx) return;
+    TT_SIMD(lanes_dx_taps)(c, &dx, s.dx_off);
+    memset(s.grid, 0, (size_t)w->o * dx.h * dx.w * (dx.patch ? 2 : 1) * VB);
+    for (int64_t i = 0; i < slices(a->n); i++)
+        TT_SIMD(lanes_dx_slice)
+        (c, &dx, a->packed + (ptrdiff_t)w->o * w->c * w->kh * w->kw, s.dx_off, a->dy + i * y_size,
+         c->pool ? a->pick + i * y_size : NULL, s.grid, a->dx + i * x_size, a->dx_add);
+}
+
+/* ---- Sizes and packing ---- */
+size_t TT_SIMD(lanes_packed)(const tt_conv *c)
+{
+    const tt_window *w = &c->win;
+
+    if (TT_SIMD(lanes_is_dense)(c)) return 0;
+    return (size_t)w->o * w->c * w->kh * w->kw + TT_SIMD(lanes_dx_packed)(c);
+}
+
+void TT_SIMD(lanes_pack)(const tt_conv *c, const float *w, float *packed)
+{
+    const int taps = c->win.c * c->win.kh * c->win.kw, tiles = parts(c->win.o, ROWS_MOST);
+
+    if (TT_SIMD(lanes_is_dense)(c)) return;
+    for (int t = 0; t < tiles; t++) {
+        int o = part_first(c->win.o, tiles, t), m = part_first(c->win.o, tiles, t + 1) - o;
+
+        for (int k = 0; k < taps; k++)
+            for (int i = 0; i < m; i++) *packed++ = w[(ptrdiff_t)(o + i) * taps + k];
+    }
+    TT_SIMD(lanes_dx_pack)(c, w, packed);
+}
+
+size_t TT_SIMD(lanes_scratch)(const tt_conv *c, int n)
+{
+    dx_plan dx;
+    dw_plan dw;
+    forward_scratch f;
+    backward_scratch b;
+    size_t forward, backward;
+
+    if (TT_SIMD(lanes_is_dense)(c)) return TT_SIMD(lanes_dense_scratch)(c, n);
+    dx = TT_SIMD(lanes_dx_plan)(c);
+    dw = TT_SIMD(lanes_dw_plan)(c);
+    forward = forward_cut(c, TT_SIMD(lanes_input)(c), NULL, &f);
+    backward = backward_cut(c, &dx, &dw, NULL, &b);
+    return forward > backward ? forward : backward;
+}

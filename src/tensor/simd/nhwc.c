@@ -1,0 +1,235 @@
+/* nhwc: the entry points: packing of weights, the order of a backward pass, and TT_PLAIN. */
+#include "tensor/simd/nhwc.h"
+
+#include "tensor/simd/table.h"
+
+/* ---- packing ----
+ * Forward: for each group, panels of output channels, each (kh, kw, c / groups) rows of the panel's width.
+ * Behind it, for dx: panels of input channels, each (kh, kw, o / groups) rows with the taps in reverse.
+ * The width of the last panel is rounded up to whole vectors, and filled with zeros. */
+static size_t packed_half(const tt_window *w, int rows, int columns)
+{
+    return (size_t)w->groups * w->kh * w->kw * rows * ceil_div(columns, VW) * VW;
+}
+
+static size_t packed_forward(const tt_window *w)
+{
+    return packed_half(w, w->c / w->groups, w->o / w->groups);
+}
+
+size_t TT_SIMD(nhwc_packed)(const tt_conv *c)
+{
+    const tt_window *w = &c->win;
+    return packed_forward(w) + packed_half(w, w->o / w->groups, w->c / w->groups);
+}
+
+/* One row of a panel: `width` of the elements at w, w + step, ...; zeros up to whole vectors. */
+static void pack_row(const float *w, size_t step, int width, float *to)
+{
+    int j = 0;
+
+    if (step == 1) {
+        memcpy(to, w, (size_t)width * sizeof *to);
+        j = width;
+    }
+    for (; j < width; j++) to[j] = w[j * step];
+    for (; j % VW; j++) to[j] = 0;
+}
+
+typedef float v4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t v4i __attribute__((vector_size(16)));
+
+/* Four elements of each of four rows become four rows of four. */
+static ALWAYS_INLINE void turn4(const float *from, size_t step, float *const to[4])
+{
+    v4 a = *(const v4 *)from, b = *(const v4 *)(from + step);
+    v4 c = *(const v4 *)(from + 2 * step), d = *(const v4 *)(from + 3 * step);
+    v4 ab0 = __builtin_shuffle(a, b, (v4i){0, 4, 1, 5}), ab1 = __builtin_shuffle(a, b, (v4i){2, 6, 3, 7});
+    v4 cd0 = __builtin_shuffle(c, d, (v4i){0, 4, 1, 5}), cd1 = __builtin_shuffle(c, d, (v4i){2, 6, 3, 7});
+
+    *(v4 *)to[0] = __builtin_shuffle(ab0, cd0, (v4i){0, 1, 4, 5});
+    *(v4 *)to[1] = __builtin_shuffle(ab0, cd0, (v4i){2, 3, 6, 7});
+    *(v4 *)to[2] = __builtin_shuffle(ab1, cd1, (v4i){0, 1, 4, 5});
+    *(v4 *)to[3] = __builtin_shuffle(ab1, cd1, (v4i){2, 3, 6, 7});
+}
+
+/* A panel of `width` output channels, whose weights are (width, rows) at w, rows in the order (c, kh, kw). */
+static void pack_forward(const float *w, int per, int taps, int width, float *to)
+{
+    size_t rows = (size_t)per * taps, wide = (size_t)ceil_div(width, VW) * VW;
+    size_t k = 0;
+
+    for (; k + 4 <= rows && width % 4 == 0 && wide == (size_t)width; k += 4) {
+        float *row[4];
+        for (size_t i = 0; i < 4; i++) row[i] = to + ((k + i) % taps * per + (k + i) / taps) * wide;
+        for (int j = 0; j < width; j += 4) {
+            float *at[4] = {row[0] + j, row[1] + j, row[2] + j, row[3] + j};
+            turn4(w + j * rows + k, rows, at);
+        }
+    }
+    for (; k < rows; k++) pack_row(w + k, rows, width, to + (k % taps * per + k / taps) * wide);
+}
+
+/* A panel of `width` input channels, from the one at w on; o steps by `step`. */
+static void pack_backward(const float *w, int outs, size_t step, int taps, int width, float *to)
+{
+    size_t wide = (size_t)ceil_div(width, VW) * VW;
+
+    for (int o = 0; o < outs; o++)
+        for (int t = 0; t < taps; t++)
+            pack_row(w + o * step + t, taps, width, to + ((size_t)(taps - 1 - t) * outs + o) * wide);
+}
+
+void TT_SIMD(nhwc_pack)(const tt_conv *c, const float *w, float *packed)
+{
+    const tt_window *win = &c->win;
+    int per = win->c / win->groups, outs = win->o / win->groups, taps = win->kh * win->kw;
+    size_t step = (size_t)per * taps;
+    float *fwd = packed, *bwd = packed + packed_forward(win);
+
+    for (int g = 0; g < win->groups; g++, w += outs * step) {
+        for (int o = 0; o < outs; o += PANEL) {
+            int width = min_int(PANEL, outs - o);
+            pack_forward(w + o * step, per, taps, width, fwd);
+            fwd += step * ceil_div(width, VW) * VW;
+        }
+        for (int i = 0; i < per; i += PANEL) {
+            int width = min_int(PANEL, per - i);
+            pack_backward(w + (size_t)i * taps, outs, step, taps, width, bwd);
+            bwd += (size_t)outs * taps * ceil_div(width, VW) * VW;
+        }
+    }
+}
+
+/* ---- the two engines' view of a convolution ---- */
+static gather gather_forward(const tt_conv *c, int n)
+{
+    const tt_window *w = &c->win;
+    return (gather){.n = n, .groups = w->groups, .ih = w->h, .iw = w->w, .ic = w->c, .oh = w->oh,
+                    .ow = w->ow, .oc = w->o, .kh = w->kh, .kw = w->kw, .sh = w->sh, .sw = w->sw,
+                    .ph = w->ph, .pw = w->pw, .dh = w->dh, .dw = w->dw, .relu = c->relu};
+}
+
+static gather gather_backward(const tt_conv *c, int n)
+{
+    const tt_window *w = &c->win;
+    return (gather){.n = n, .groups = w->groups, .ih = w->oh, .iw = w->ow, .ic = w->o, .oh = w->h,
+                    .ow = w->w, .oc = w->c, .kh = w->kh, .kw = w->kw, .sh = w->sh, .sw = w->sw,
+                    .ph = w->ph, .pw = w->pw, .dh = w->dh, .dw = w->dw, .turned = true};
+}
+
+/* TT_PLAIN is turned into NHWC in scratch and back, unless one pixel makes them the same. */
+typedef struct turned {
+    float *in, *out; /* NHWC images of x and dx, of y and dy */
+    void *rest;
+} turned;
+
+static bool must_turn(const tt_conv *c)
+{
+    const tt_window *w = &c->win;
+    return c->layout == TT_PLAIN &&
+           ((w->c > 1 && w->h * w->w > 1) || (w->o > 1 && w->oh * w->ow > 1));
+}
+
+static turned turned_cut(const tt_conv *c, int n, cutter *k)
+{
+    const tt_window *w = &c->win;
+    turned t = {0};
+
+    if (must_turn(c)) {
+        t.in = cut(k, (size_t)n * w->c * w->h * w->w * sizeof(float));
+        t.out = cut(k, (size_t)n * w->o * w->oh * w->ow * sizeof(float));
+    }
+    t.rest = k->base ? k->base + k->used : NULL;
+    return t;
+}
+
+size_t TT_SIMD(nhwc_scratch)(const tt_conv *c, int n)
+{
+    gather fwd = gather_forward(c, n), bwd = gather_backward(c, n);
+    weight dw = {.win = &c->win, .n = n};
+    size_t most = TT_SIMD(nhwc_gather_scratch)(&fwd), more = TT_SIMD(nhwc_gather_scratch)(&bwd);
+    cutter k = {0};
+
+    if (more > most) most = more;
+    more = TT_SIMD(nhwc_weight_scratch)(&dw);
+    if (more > most) most = more;
+    turned_cut(c, n, &k);
+    return k.used + most;
+}
+
+void TT_SIMD(nhwc_forward)(const tt_conv *c, const tt_conv_args *a)
+{
+    const tt_window *w = &c->win;
+    cutter k = {a->scratch, 0};
+    turned t = turned_cut(c, a->n, &k);
+    gather g = gather_forward(c, a->n);
+
+    g.in = a->x, g.out = a->y, g.packed = a->packed, g.bias = a->b;
+    if (t.in) {
+        TT_SIMD(reorder)(a->n, w->c, (int64_t)w->h * w->w, TT_PLAIN, a->x, TT_NHWC, t.in, false);
+        g.in = t.in, g.out = t.out;
+    }
+    TT_SIMD(nhwc_gather)(&g, t.rest);
+    if (t.in)
+        TT_SIMD(reorder)(a->n, w->o, (int64_t)w->oh * w->ow, TT_NHWC, t.out, TT_PLAIN, a->y, false);
+}
+
+/* ---- backward ---- */
+static void relu_mask(int64_t n, const float *y, float *dy)
+{
+    for (int64_t i = 0; i < n; i += VW) {
+        int take = vtake(i, n);
+        vf v = vload_n(y + i, take);
+        vstore_n(dy + i, vpick(v <= 0, vzero(), vload_n(dy + i, take)), take);
+    }
+}
+
+/* Sums of blocks of pixels, then their sum: a batch has many thousands, and float has 24 bits. */
+static void bias_gradient(int64_t pixels, int o, const float *dy, float *db, bool add)
+{
+    enum { BLOCK = 256 };
+
+    for (int j = 0; j < o; j += VW) {
+        int take = vtake(j, o);
+        vf sum = add ? vload_n(db + j, take) : vzero();
+        for (int64_t p = 0; p < pixels; p += BLOCK) {
+            vf part = vzero();
+            for (int64_t q = p; q < pixels && q < p + BLOCK; q++) part += vload_n(dy + q * o + j, take);
+            sum += part;
+        }
+        vstore_n(db + j, sum, take);
+    }
+}
+
+void TT_SIMD(nhwc_backward)(const tt_conv *c, const tt_conv_args *a)
+{
+    const tt_window *w = &c->win;
+    int64_t in_area = (int64_t)w->h * w->w, out_area = (int64_t)w->oh * w->ow;
+    cutter k = {a->scratch, 0};
+    turned t = turned_cut(c, a->n, &k);
+    const float *x = a->x, *dy = a->dy;
+
+    if (c->relu) relu_mask(a->n * w->o * out_area, a->y, a->dy);
+    if (t.in) {
+        TT_SIMD(reorder)(a->n, w->o, out_area, TT_PLAIN, a->dy, TT_NHWC, t.out, false);
+        dy = t.out;
+    }
+    if (a->db) bias_gradient(a->n * out_area, w->o, dy, a->db, a->dw_add);
+    if (a->dw) {
+        if (t.in) {
+            TT_SIMD(reorder)(a->n, w->c, in_area, TT_PLAIN, a->x, TT_NHWC, t.in, false);
+            x = t.in;
+        }
+        weight d = {.win = w, .n = a->n, .x = x, .dy = dy, .dw = a->dw, .add = a->dw_add};
+        TT_SIMD(nhwc_weight)(&d, t.rest);
+    }
+    if (a->dx) {
+        gather g = gather_backward(c, a->n);
+        g.in = dy, g.packed = a->packed + packed_forward(w);
+        g.out = t.in ? t.in : a->dx, g.add = t.in ? false : a->dx_add;
+        TT_SIMD(nhwc_gather)(&g, t.rest);
+        if (t.in)
+            TT_SIMD(reorder)(a->n, w->c, in_area, TT_NHWC, t.in, TT_PLAIN, a->dx, a->dx_add);
+    }
+}

@@ -1,0 +1,386 @@
+/* nhwc_weight: dw, as sums over pixels.
+ *
+ * A tile is TILE_M output channels x TILE_NV vectors of input channels of one kernel tap. For a block of
+ * output pixels, dy is packed so that a tile reads it in one stream: (tile, y, x, image, TILE_M). The input
+ * the block reads is packed a panel of channels at a time: (row, phase, column, image, panel), where the
+ * phase is the column modulo the stride, so that a kernel tap always walks it in steps of one. A tap then
+ * takes whole stretches of rows of both, and leaves out those that padding would meet.
+ *
+ * Sums are kept in the order (panel, o, tap, panel's channels) and put into (o, c, kh, kw) at the end; with
+ * one tap both are the same and dw itself takes the sums.
+ *
+ * With fewer input channels than a vector holds, the tile is turned: its rows are kernel taps and input
+ * channels, spread out as one row for each pixel (padding as zeros), and its vectors are output channels. */
+#include "tensor/simd/nhwc.h"
+
+enum {
+    BLOCK_PIXELS = 256,       /* a panel of their input stays in L1, all of their dy in L2 */
+    SPREAD_BYTES = 64 * 1024, /* of rows of taps and channels, and of dy                   */
+    OVERRUN = 16,             /* floats that a copy in whole vectors may write too many    */
+};
+
+typedef struct plan {
+    int per, outs, taps; /* channels in and out of a group                   */
+    int images, rows;    /* of a block: several whole images, or rows of one */
+    int in_rows;         /* most rows of input a block reads                 */
+    int columns;         /* of a phase                                       */
+    bool spread;         /* tiles are turned, and these are their rows:      */
+    int taps_wide, outs_wide;
+    int tiles;           /* along the output channels, or along taps and input channels */
+    float *x, *dy, *sum; /* sum is NULL if dw takes its place                */
+} plan;
+
+typedef struct block {
+    int n0, images, y0, y1;
+    int row0, row1; /* of the input */
+} block;
+
+/* ---- tiles ---- */
+typedef struct walk {
+    int rows, len;           /* stretches, and pixels in each          */
+    ptrdiff_t a_row, b_row;  /* from one stretch to the next, in floats */
+    ptrdiff_t a_step, b_step; /* from one pixel to the next            */
+    ptrdiff_t sum_step;      /* from one row of the tile to the next   */
+    bool load;               /* add to what is there                   */
+    int last;                /* lanes of the last vector that exist    */
+} walk;
+
+static ALWAYS_INLINE void tile(int m, int nv, const float *a, const float *b, const walk *w, float *sum)
+{
+    vf acc[TILE_M][TILE_NV];
+    ptrdiff_t a_step = w->a_step, b_step = w->b_step;
+    int len = w->len;
+
+    UNROLL(8) for (int i = 0; i < m; i++)
+        UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] = vzero();
+    if (w->load)
+        UNROLL(8) for (int i = 0; i < m; i++)
+            UNROLL(4) for (int j = 0; j < nv; j++)
+                acc[i][j] = vload_n(sum + i * w->sum_step + j * VW, j < nv - 1 ? VW : w->last);
+    for (int r = 0; r < w->rows; r++) {
+        const float *ar = a + r * w->a_row, *br = b + r * w->b_row;
+        UNROLL(4) for (int k = 0; k < len; k++, ar += a_step, br += b_step) {
+            vf x[TILE_NV];
+            UNROLL(4) for (int j = 0; j < nv; j++) x[j] = vload(br + j * VW);
+            UNROLL(8) for (int i = 0; i < m; i++) {
+                vf y = vset1(ar[i]);
+                UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] += y * x[j];
+            }
+        }
+    }
+    UNROLL(8) for (int i = 0; i < m; i++)
+        UNROLL(4) for (int j = 0; j < nv; j++)
+            vstore_n(sum + i * w->sum_step + j * VW, acc[i][j], j < nv - 1 ? VW : w->last);
+}
+
+typedef void tile_fn(const float *a, const float *b, const walk *w, float *sum);
+#define TILE(m, nv)                                                                                \
+    static void tile_##m##x##nv(const float *a, const float *b, const walk *w, float *sum)         \
+    {                                                                                              \
+        tile(m, nv, a, b, w, sum);                                                                 \
+    }
+#define TILES(nv) TILE(1, nv) TILE(2, nv) TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv)
+#define NAMES(nv) {tile_1x##nv, tile_2x##nv, tile_3x##nv, tile_4x##nv, tile_5x##nv, tile_6x##nv}
+TILES(1)
+TILES(2)
+#if TILE_NV == 4
+TILES(3)
+TILES(4)
+static tile_fn *const tiles[][TILE_M] = {NAMES(1), NAMES(2), NAMES(3), NAMES(4)};
+#else
+static tile_fn *const tiles[][TILE_M] = {NAMES(1), NAMES(2)};
+#endif
+
+/* ---- the plan ---- */
+static void plan_cut(const weight *d, plan *p, cutter *c)
+{
+    const tt_window *w = d->win;
+    int area = w->oh * w->ow, fit = BLOCK_PIXELS;
+    size_t pixels;
+
+    p->per = w->c / w->groups, p->outs = w->o / w->groups, p->taps = w->kh * w->kw;
+    p->spread = p->taps > 1 && p->per < VW;
+    p->taps_wide = p->taps * p->per, p->outs_wide = ceil_div(p->outs, VW) * VW;
+    p->tiles = ceil_div(p->spread ? p->taps_wide : p->outs, TILE_M);
+    if (p->spread) fit = SPREAD_BYTES / ((p->taps_wide + p->outs_wide) * (int)sizeof(float));
+    p->images = min_int(max_int(fit / area, 1), max_int(d->n, 1));
+    p->rows = fit >= area ? w->oh : max_int(fit / w->ow, 1);
+    p->in_rows = min_int(w->h, (p->rows - 1) * w->sh + (w->kh - 1) * w->dh + 1);
+    p->columns = ceil_div(w->w, w->sw);
+
+    pixels = (size_t)p->images * p->rows * w->ow;
+    if (p->spread) {
+        p->x = cut(c, (pixels * p->taps_wide + OVERRUN) * sizeof(float));
+        p->dy = cut(c, pixels * PANEL * sizeof(float));
+        p->sum = cut(c, (size_t)p->taps_wide * p->outs_wide * sizeof(float));
+    } else {
+        p->x = cut(c, (size_t)p->in_rows * w->sw * p->columns * p->images * PANEL * sizeof(float));
+        p->dy = cut(c, (pixels * TILE_M + OVERRUN) * p->tiles * sizeof(float));
+        p->sum = p->taps == 1 ? NULL
+                              : cut(c, (size_t)p->outs * p->taps * ceil_div(p->per, VW) * VW *
+                                           sizeof(float));
+    }
+}
+
+static int block_pixels(const weight *d, const block *b)
+{
+    return b->images * (b->y1 - b->y0) * d->win->ow;
+}
+
+/* ---- packing a block ---- */
+/* Copies whole vectors where that reads nothing outside; what is written too much is written again. */
+static ALWAYS_INLINE void copy_over(const float *from, int n, float *to, const float *end)
+{
+    int i = 0;
+
+    for (; i < n && end - from >= i + VW; i += VW) vstore(to + i, vload(from + i));
+    for (; i < n; i++) to[i] = from[i];
+}
+
+/* From the one tile's stream to the next one's. */
+static size_t stream_size(const weight *d, const block *b)
+{
+    return (size_t)block_pixels(d, b) * TILE_M + OVERRUN;
+}
+
+static void dy_pack(const weight *d, const plan *p, const block *b, int group)
+{
+    const tt_window *w = d->win;
+    size_t area = (size_t)w->oh * w->ow, stream = stream_size(d, b);
+    int most = ceil_div(p->outs, p->tiles), larger = p->outs - (most - 1) * p->tiles;
+    float *to = p->dy;
+
+    for (int y = b->y0; y < b->y1; y++)
+        for (int x = 0; x < w->ow; x++)
+            for (int n = b->n0; n < b->n0 + b->images; n++, to += TILE_M) {
+                const float *dy = d->dy + (n * area + y * w->ow + x) * w->o + group * p->outs;
+                const float *end = dy + p->outs;
+                float *at = to;
+                for (int t = 0; t < p->tiles; t++, at += stream) {
+                    copy_over(dy, TILE_M, at, end);
+                    dy += t < larger ? most : most - 1;
+                }
+            }
+}
+
+/* Whether any tap of the window reads positions that are `at` modulo the stride. */
+static bool phase_used(int at, int taps, int stride, int pad, int dilation)
+{
+    for (int k = 0; k < taps; k++)
+        if ((at + pad - k * dilation) % stride == 0) return true;
+    return false;
+}
+
+/* `count` pixels, `step` apart, of `width` channels each. */
+static void lanes_pack(const float *from, size_t step, int count, int width, float *to)
+{
+    int nv = ceil_div(width, VW), last = width - (nv - 1) * VW;
+
+    if (width == PANEL) {
+        for (int i = 0; i < count; i++, from += step, to += PANEL)
+            UNROLL(4) for (int j = 0; j < TILE_NV; j++) vstore(to + j * VW, vload(from + j * VW));
+        return;
+    }
+    for (int i = 0; i < count; i++, from += step)
+        for (int j = 0; j < nv; j++, to += VW)
+            vstore(to, vload_n(from + j * VW, j < nv - 1 ? VW : last));
+}
+
+/* `width` channels from `first` on of the input the block reads. */
+static void x_pack(const weight *d, const plan *p, const block *b, int first, int width)
+{
+    const tt_window *w = d->win;
+    size_t image = (size_t)w->h * w->w * w->c, wide = (size_t)ceil_div(width, VW) * VW;
+    size_t part = (size_t)p->columns * b->images * wide; /* of a row: a phase */
+
+    for (int r = b->row0; r < b->row1; r++) {
+        if (!phase_used(r, w->kh, w->sh, w->ph, w->dh)) continue;
+        for (int phase = 0; phase < w->sw; phase++) {
+            const float *from = d->x + b->n0 * image + ((size_t)r * w->w + phase) * w->c + first;
+            float *to = p->x + ((size_t)(r - b->row0) * w->sw + phase) * part;
+            if (!phase_used(phase, w->kw, w->sw, w->pw, w->dw)) continue;
+            if (b->images == 1) {
+                lanes_pack(from, (size_t)w->sw * w->c, ceil_div(w->w - phase, w->sw), width, to);
+                continue;
+            }
+            for (int x = phase; x < w->w; x += w->sw, from += w->sw * w->c, to += b->images * wide)
+                lanes_pack(from, image, b->images, width, to);
+        }
+    }
+}
+
+/* For each pixel of the block a row of (kh, kw, c), zeros where padding is. */
+static void x_spread(const weight *d, const plan *p, const block *b, int first)
+{
+    const tt_window *w = d->win;
+    const float *end = d->x + (size_t)d->n * w->h * w->w * w->c;
+    bool joined = w->groups == 1 && w->dw == 1;
+    int len = w->kw * p->per, pixels = block_pixels(d, b);
+    float *to = p->x;
+
+    for (int i = 0; i < pixels; i++) {
+        int x = i % w->ow, y = b->y0 + i / w->ow % (b->y1 - b->y0);
+        int n = b->n0 + i / w->ow / (b->y1 - b->y0), ix = x * w->sw - w->pw;
+        for (int ky = 0; ky < w->kh; ky++, to += len) {
+            int iy = y * w->sh - w->ph + ky * w->dh;
+            const float *from = d->x + ((n * (ptrdiff_t)w->h + iy) * w->w + ix) * w->c + first;
+            bool inside = iy >= 0 && iy < w->h;
+            if (inside && joined && ix >= 0 && ix + w->kw <= w->w) {
+                copy_over(from, len, to, end);
+                continue;
+            }
+            for (int j = 0; j < len; j++) {
+                int at = ix + j / p->per * w->dw;
+                bool in = inside && at >= 0 && at < w->w;
+                to[j] = in ? from[(ptrdiff_t)(j / p->per) * w->dw * w->c + j % p->per] : 0;
+            }
+        }
+    }
+}
+
+/* ---- sums ---- */
+/* The outputs from `from` up to `to` whose tap k, at offset off = k * dilation - pad, reads inside. */
+static void valid(int off, int stride, int len, int *from, int *to)
+{
+    if (off < 0) *from = max_int(*from, ceil_div(-off, stride));
+    *to = off >= len ? *from : min_int(*to, (len - 1 - off) / stride + 1);
+    if (*to < *from) *to = *from;
+}
+
+/* All taps of one panel, whose channels start at c. */
+static void panel_sum(const weight *d, const plan *p, const block *b, int c, bool load, float *dw)
+{
+    const tt_window *w = d->win;
+    int width = min_int(PANEL, p->per - c), nv = ceil_div(width, VW), wide = nv * VW;
+    size_t stream = stream_size(d, b), row = (size_t)w->sw * p->columns * b->images * wide;
+    float *sum = p->sum ? p->sum + (size_t)p->outs * p->taps * c : dw + c;
+    walk k = {.a_row = (ptrdiff_t)w->ow * b->images * TILE_M,
+              .b_row = (ptrdiff_t)row * w->sh,
+              .a_step = TILE_M,
+              .b_step = wide,
+              .sum_step = p->sum ? p->taps * wide : p->per,
+              .load = load,
+              .last = p->sum ? VW : width - (nv - 1) * VW};
+
+    for (int tap = 0; tap < p->taps; tap++, sum += wide) {
+        int off_y = tap / w->kw * w->dh - w->ph, off_x = tap % w->kw * w->dw - w->pw;
+        int y0 = b->y0, y1 = b->y1, x0 = 0, x1 = w->ow, ix;
+        const float *dy = p->dy, *x = p->x;
+        walk t = k;
+        valid(off_y, w->sh, w->h, &y0, &y1);
+        valid(off_x, w->sw, w->w, &x0, &x1);
+        ix = x0 * w->sw + off_x;
+        t.rows = y1 - y0, t.len = (x1 - x0) * b->images;
+        if (t.rows && t.len) {
+            dy += ((y0 - b->y0) * (ptrdiff_t)w->ow + x0) * b->images * TILE_M;
+            x += (y0 * w->sh + off_y - b->row0) * row;
+            x += ((ptrdiff_t)(ix % w->sw) * p->columns + ix / w->sw) * b->images * wide;
+            if (t.a_row == (ptrdiff_t)t.len * TILE_M && t.b_row == t.len * t.b_step)
+                t.len *= t.rows, t.rows = 1;
+        }
+        for (int i = 0; i < p->tiles; i++) {
+            int o = part_start(p->outs, p->tiles, i), m = part_start(p->outs, p->tiles, i + 1) - o;
+            tiles[nv - 1][m - 1](dy + i * stream, x, &t, sum + o * t.sum_step);
+        }
+    }
+}
+
+static void spread_sum(const weight *d, const plan *p, const block *b, int group, bool load)
+{
+    const tt_window *w = d->win;
+    const float *dy = d->dy + ((size_t)b->n0 * w->oh + b->y0) * w->ow * w->o + group * p->outs;
+
+    for (int o = 0; o < p->outs; o += PANEL) {
+        int width = min_int(PANEL, p->outs - o), nv = ceil_div(width, VW);
+        const float *from = dy + o;
+        walk k = {.rows = 1,
+                  .len = block_pixels(d, b),
+                  .a_step = p->taps_wide,
+                  .b_step = w->o,
+                  .sum_step = p->outs_wide,
+                  .load = load,
+                  .last = VW};
+        if (width % VW) { /* whole vectors would read on into what follows dy */
+            lanes_pack(from, w->o, k.len, width, p->dy);
+            from = p->dy, k.b_step = nv * VW;
+        }
+        for (int i = 0; i < p->tiles; i++) {
+            int r = part_start(p->taps_wide, p->tiles, i);
+            int m = part_start(p->taps_wide, p->tiles, i + 1) - r;
+            tiles[nv - 1][m - 1](p->x + r, from, &k, p->sum + r * k.sum_step + o);
+        }
+    }
+}
+
+static void block_sum(const weight *d, const plan *p, const block *b, int group, bool load, float *dw)
+{
+    if (p->spread) {
+        x_spread(d, p, b, group * p->per);
+        spread_sum(d, p, b, group, load);
+        return;
+    }
+    dy_pack(d, p, b, group);
+    for (int c = 0; c < p->per; c += PANEL) {
+        x_pack(d, p, b, group * p->per + c, min_int(PANEL, p->per - c));
+        panel_sum(d, p, b, c, load, dw);
+    }
+}
+
+/* Sums into (o, c, kh, kw): for each output channel (taps, channels), rows `tap_step` and elements `step`
+ * apart, into (channels, taps). */
+static void turn_taps(const plan *p, const float *s, size_t tap_step, size_t step, int channels,
+                      float *dw, bool add)
+{
+    for (int c = 0; c < channels; c++, s += step)
+        for (int t = 0; t < p->taps; t++, dw++) *dw = add ? *dw + s[t * tap_step] : s[t * tap_step];
+}
+
+static void sums_turn(const plan *p, float *dw, bool add)
+{
+    size_t step = (size_t)p->taps * p->per;
+
+    if (p->spread) {
+        for (int o = 0; o < p->outs; o++, dw += step)
+            turn_taps(p, p->sum + o, (size_t)p->per * p->outs_wide, p->outs_wide, p->per, dw, add);
+        return;
+    }
+    for (int c = 0; c < p->per; c += PANEL) {
+        int width = min_int(PANEL, p->per - c);
+        size_t wide = (size_t)ceil_div(width, VW) * VW;
+        const float *sum = p->sum + (size_t)p->outs * p->taps * c;
+        for (int o = 0; o < p->outs; o++, sum += p->taps * wide)
+            turn_taps(p, sum, wide, 1, width, dw + o * step + (size_t)c * p->taps, add);
+    }
+}
+
+size_t TT_SIMD(nhwc_weight_scratch)(const weight *d)
+{
+    plan p;
+    cutter c = {0};
+
+    plan_cut(d, &p, &c);
+    return c.used;
+}
+
+void TT_SIMD(nhwc_weight)(const weight *d, void *scratch)
+{
+    const tt_window *w = d->win;
+    plan p;
+    cutter c = {scratch, 0};
+    float *dw = d->dw;
+
+    plan_cut(d, &p, &c);
+    int nblocks = max_int(ceil_div(d->n, p.images), 1), yblocks = ceil_div(w->oh, p.rows);
+    for (int g = 0; g < w->groups; g++, dw += (size_t)p.outs * p.per * p.taps) {
+        for (int i = 0; i < nblocks * yblocks; i++) {
+            block b = {.n0 = part_start(d->n, nblocks, i / yblocks),
+                       .y0 = part_start(w->oh, yblocks, i % yblocks),
+                       .y1 = part_start(w->oh, yblocks, i % yblocks + 1)};
+            b.images = part_start(d->n, nblocks, i / yblocks + 1) - b.n0;
+            b.row0 = max_int(0, b.y0 * w->sh - w->ph);
+            b.row1 = min_int(w->h, (b.y1 - 1) * w->sh - w->ph + (w->kh - 1) * w->dh + 1);
+            block_sum(d, &p, &b, g, i > 0 || (d->add && !p.sum), dw);
+        }
+        if (p.sum) sums_turn(&p, dw, d->add);
+    }
+}

@@ -1,0 +1,110 @@
+/* From one layout to another. Every such change is a number of transpositions of matrices, differing in
+ * their strides; there is one transposition, by squares of VW x VW in registers. */
+#include "tensor/simd/table.h"
+
+/* Swaps, in every pair of rows i and i + w, the blocks of w that lie across the diagonal. */
+static ALWAYS_INLINE void swap_blocks(vf r[VW], int w)
+{
+    vi low, high;
+
+    for (int i = 0; i < VW; i++) {
+        low[i] = i & w ? VW + i - w : i;
+        high[i] = i & w ? VW + i : i + w;
+    }
+    UNROLL(16) for (int i = 0; i < VW; i++) if (!(i & w)) {
+        vf a = r[i], b = r[i + w];
+        r[i] = __builtin_shuffle(a, b, low);
+        r[i + w] = __builtin_shuffle(a, b, high);
+    }
+}
+
+/* to[j][i] = from[i][j] of a square. */
+static ALWAYS_INLINE void square(const float *from, int64_t from_step, float *to, int64_t to_step,
+                                 bool add)
+{
+    vf r[VW];
+
+    UNROLL(16) for (int i = 0; i < VW; i++) r[i] = vload(from + i * from_step);
+    if (VW > 8) swap_blocks(r, 8);
+    if (VW > 4) swap_blocks(r, 4);
+    swap_blocks(r, 2);
+    swap_blocks(r, 1);
+    UNROLL(16) for (int i = 0; i < VW; i++) vput_n(to + i * to_step, r[i], VW, add);
+}
+
+/* to[j][i] = from[i][j] for rows x columns of `from`; each row of `to` is filled up with zeros to
+ * `fill` >= rows elements. */
+static ALWAYS_INLINE void transpose(int64_t rows, int64_t columns, int64_t fill, const float *from,
+                                    int64_t from_step, float *to, int64_t to_step, bool add)
+{
+    int64_t i = 0;
+
+    for (; i + VW <= rows; i += VW) {
+        int64_t j = 0;
+        for (; j + VW <= columns; j += VW)
+            square(from + i * from_step + j, from_step, to + j * to_step + i, to_step, add);
+        for (; j < columns; j++)
+            for (int k = 0; k < VW; k++) {
+                float *at = to + j * to_step + i + k, v = from[(i + k) * from_step + j];
+                *at = add ? *at + v : v;
+            }
+    }
+    for (int64_t j = 0; i < fill && j < columns; j++) {
+        for (int64_t k = i; k < rows; k++) {
+            float *at = to + j * to_step + k, v = from[k * from_step + j];
+            *at = add ? *at + v : v;
+        }
+        for (int64_t k = rows; !add && k < fill; k++) to[j * to_step + k] = 0;
+    }
+}
+
+/* Samples of PLAIN or NHWC into slices of LANES, or back. A sample is `runs` matrices of `columns`: PLAIN
+ * is one with all elements in it; NHWC has one per pixel, whose columns are channels, hw apart in LANES. */
+static ALWAYS_INLINE void lanes(int n, int64_t per, int64_t runs, int64_t columns, bool into,
+                                const float *x, float *y, bool add)
+{
+    for (int first = 0; first < n; first += VW) {
+        int valid = n - first < VW ? n - first : VW;
+        const float *sx = x + (int64_t)first * per;
+        float *sy = y + (int64_t)first * per;
+        for (int64_t p = 0; p < runs; p++) {
+            if (into) transpose(valid, columns, VW, sx + p * columns, per, sy + p * VW, runs * VW, add);
+            else transpose(columns, valid, columns, sx + p * VW, runs * VW, sy + p * columns, per, add);
+        }
+    }
+}
+
+static void copy(int64_t n, const float *x, float *y, bool add)
+{
+    if (add) TT_SIMD(add)(n, y, x, y);
+    else memcpy(y, x, (size_t)n * sizeof *y);
+}
+
+static ALWAYS_INLINE void reorder(int n, int64_t c, int64_t hw, tt_layout from, const float *x,
+                                  tt_layout to, float *y, bool add)
+{
+    int64_t per = c * hw;
+    tt_layout other = from == TT_LANES ? to : from;
+
+    if (from == TT_LANES || to == TT_LANES) {
+        if (other == TT_PLAIN) lanes(n, per, 1, per, to == TT_LANES, x, y, add);
+        else lanes(n, per, hw, c, to == TT_LANES, x, y, add);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        if (from == TT_PLAIN) transpose(c, hw, c, x + i * per, hw, y + i * per, c, add);
+        else transpose(hw, c, hw, x + i * per, c, y + i * per, hw, add);
+    }
+}
+
+void TT_SIMD(reorder)(int n, int64_t c, int64_t hw, tt_layout from, const float *x, tt_layout to,
+                      float *y, bool add)
+{
+    int64_t slices = (n + VW - 1) / VW;
+    bool lanes_too = from == TT_LANES || to == TT_LANES;
+
+    if (from == to) copy((from == TT_LANES ? slices * VW : n) * c * hw, x, y, add);
+    else if (!lanes_too && (c == 1 || hw == 1)) copy(n * c * hw, x, y, add);
+    else if (add) reorder(n, c, hw, from, x, to, y, true);
+    else reorder(n, c, hw, from, x, to, y, false);
+}

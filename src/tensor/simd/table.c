@@ -1,0 +1,49 @@
+/* The table of one instruction set. */
+#include "tensor/simd/table.h"
+#include "tensor/tables.h"
+
+#define TT_NAME1(isa) #isa
+#define TT_NAME(isa)  TT_NAME1(isa)
+
+int64_t TT_SIMD(arithmetic)(int64_t rounds)
+{
+    enum { CHAINS = 12 }; /* more than latency times units, and with a and b within 16 registers */
+    vf v[CHAINS], a = vset1(0.999f), b = vset1(0.001f);
+
+    for (int k = 0; k < CHAINS; k++) v[k] = vset1((float)k);
+    for (int64_t i = 0; i < rounds; i++)
+        UNROLL(12) for (int k = 0; k < CHAINS; k++) v[k] = v[k] * a + b;
+    for (int k = 0; k < CHAINS; k++) __asm__ volatile("" : : "m"(v[k])); /* the result is needed */
+    return rounds * CHAINS * VW * 2;
+}
+
+const tt_kernels TT_SIMD(kernels) = {
+    .name = TT_NAME(TT_ISA),
+    .lanes = VW,
+    .conv_layout = TT_SIMD(conv_layout),
+    .conv_packed = TT_SIMD(conv_packed),
+    .conv_pack = TT_SIMD(conv_pack),
+    .conv_scratch = TT_SIMD(conv_scratch),
+    .conv_forward = TT_SIMD(conv_forward),
+    .conv_backward = TT_SIMD(conv_backward),
+    .maxpool_forward = TT_SIMD(maxpool_forward),
+    .maxpool_backward = TT_SIMD(maxpool_backward),
+    .avgpool_forward = TT_SIMD(avgpool_forward),
+    .avgpool_backward = TT_SIMD(avgpool_backward),
+    .norm_sums = TT_SIMD(norm_sums),
+    .norm_forward = TT_SIMD(norm_forward),
+    .norm_backward_sums = TT_SIMD(norm_backward_sums),
+    .norm_backward = TT_SIMD(norm_backward),
+    .layernorm_forward = TT_SIMD(layernorm_forward),
+    .layernorm_backward = TT_SIMD(layernorm_backward),
+    .softmax_forward = TT_SIMD(softmax_forward),
+    .softmax_backward = TT_SIMD(softmax_backward),
+    .unary_forward = TT_SIMD(unary_forward),
+    .unary_backward = TT_SIMD(unary_backward),
+    .add = TT_SIMD(add),
+    .mul = TT_SIMD(mul),
+    .scale = TT_SIMD(scale),
+    .dropout = TT_SIMD(dropout),
+    .reorder = TT_SIMD(reorder),
+    .loss = TT_SIMD(loss),
+};

@@ -1,0 +1,154 @@
+/* job: the parts of a job file that belong to training, read by table. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer.h"
+
+tt_err tt_job_read(tt_tree *job, tt_job *out)
+{
+    static const tt_key keys[] = {
+        {"name", TT_STRING, offsetof(tt_job, name), "job", 0, 0, NULL, "names the run folder"},
+        {"model", TT_NODE, offsetof(tt_job, model), NULL, 0, 0, NULL, "input, layers and loss"},
+        {"data", TT_NODE, offsetof(tt_job, data), "-", 0, 0, NULL, "where the samples come from"},
+        {"train", TT_NODE, offsetof(tt_job, train), NULL, 0, 0, NULL, "how long and by which rule"},
+        {"checkpoint", TT_NODE, offsetof(tt_job, checkpoint), "{}", 0, 0, NULL, "when to save and what to keep"},
+    };
+    tt_node *root = tt_tree_root(job);
+    tt_err err;
+
+    memset(out, 0, sizeof *out);
+    if ((err = tt_node_read(root, "the job", keys, TT_COUNT(keys), out))) return err;
+    for (const char *p = out->name; *p; p++)
+        if (*p == '/' || (unsigned char)*p < ' ' || p - out->name > 100 || *out->name == '.')
+            return tt_node_fail(tt_node_get(root, "name"), "name becomes a folder's name: no '/', no leading '.', at most 100 characters");
+    return *out->name ? TT_OK : tt_node_fail(tt_node_get(root, "name"), "name is empty");
+}
+
+/* "100", "1 epoch", "2 epochs", "10m", "never" */
+static tt_err read_cadence(tt_node *n, const char *text, cadence *out)
+{
+    char number[64], unit[16], rest;
+    double s;
+    int64_t k;
+
+    *out = (cadence){0};
+    if (!strcmp(text, "never")) return TT_OK;
+    if (sscanf(text, "%63s %15s %c", number, unit, &rest) == 2 && !strncmp(unit, "epoch", 5)) {
+        if ((!unit[5] || !strcmp(unit + 5, "s")) && tt_parse_int(number, &k) && k > 0) {
+            out->epochs = k;
+            return TT_OK;
+        }
+    } else if (tt_parse_int(text, &k)) {
+        if (k > 0) {
+            out->steps = k;
+            return TT_OK;
+        }
+    } else if (tt_parse_time(text, &s) && s > 0) {
+        out->seconds = s;
+        return TT_OK;
+    }
+    return tt_node_fail(n, "'%s' is no interval: say 500 (steps), 1 epoch, 10m (a time) or never", text);
+}
+
+static tt_err read_goal(tt_node *n, const char *text, goal *out)
+{
+    static const char *const names[] = {"val.loss", "val.accuracy", "val.top5", "train.loss"};
+    char metric[32], way[8], rest;
+
+    *out = (goal){{0}, 0};
+    if (!*text || !strcmp(text, "none")) return TT_OK;
+    if (sscanf(text, "%31s %7s %c", metric, way, &rest) != 2 || (strcmp(way, "min") && strcmp(way, "max")))
+        return tt_node_fail(n, "'%s' is no goal: say a metric and min or max, like val.accuracy max", text);
+    for (int i = 0; i < TT_COUNT(names); i++)
+        if (!strcmp(names[i], metric)) out->sign = strcmp(way, "max") ? -1 : 1;
+    if (!out->sign) {
+        const char *near = tt_nearest(metric, names, TT_COUNT(names));
+        return tt_node_fail(n, "there is no metric '%s': %s%s%s", metric, near ? "did you mean '" : "use val.loss, val.accuracy, val.top5 or train.loss",
+                            near ? near : "", near ? "'?" : "");
+    }
+    memcpy(out->metric, metric, sizeof metric);
+    return TT_OK;
+}
+
+tt_err read_train(tt_node *train, train_conf *out)
+{
+    static const tt_key keys[] = {
+        {"epochs", TT_INT, offsetof(train_conf, epochs), "-", 1, 1e9, NULL, "how often to go over the data"},
+        {"steps", TT_INT, offsetof(train_conf, steps), "-", 1, 1e15, NULL, "how many steps, instead of epochs"},
+        {"steps_per_epoch", TT_INT, offsetof(train_conf, steps_per_epoch), "-", 1, 1e12, NULL,
+         "length of an epoch; the data order then goes on across epochs"},
+        {"batch", TT_INT, offsetof(train_conf, batch), "64", 1, 1 << 24, NULL, "samples of a step, over all workers"},
+        {"accumulate", TT_INT, offsetof(train_conf, accumulate), "1", 1, 65536, NULL, "grains a thread works through for one step"},
+        {"seed", TT_INT, offsetof(train_conf, seed), "1", 0, 9e15, NULL, "of weights, order, dropout and augmentation"},
+        {"threads", TT_INT, offsetof(train_conf, threads), "0", 0, 1024, NULL, "0: as many as there are CPUs"},
+        {"optimizer", TT_NODE, offsetof(train_conf, optimizer), NULL, 0, 0, NULL, "sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw or lamb"},
+        {"schedule", TT_NODE, offsetof(train_conf, schedule), "-", 0, 0, NULL, "constant, step, linear or cosine, with warmup"},
+        {"clip", TT_NODE, offsetof(train_conf, clip), "-", 0, 0, NULL, "{norm: x, value: y}"},
+        {"groups", TT_NODE, offsetof(train_conf, groups), "-", 0, 0, NULL, "other settings for parameters whose name matches"},
+        {"validate", TT_STRING, offsetof(train_conf, validate_text), "1 epoch", 0, 0, NULL, "when: 500, 1 epoch, 10m or never"},
+        {"early_stop", TT_NODE, offsetof(train_conf, early_stop), "-", 0, 0, NULL, "{metric: val.loss min, patience: 3, min_delta: 0}"},
+        {"log_every", TT_INT, offsetof(train_conf, log_every), "10", 1, 1e9, NULL, "steps between lines of metrics.jsonl"},
+        {"kernels", TT_STRING, offsetof(train_conf, kernels), "auto", 0, 0, NULL, "auto, or one of those that doctor lists"},
+    };
+    struct { const char *metric; int64_t patience; double min_delta; } early = {0};
+    static const tt_key early_keys[] = {
+        {"metric", TT_STRING, offsetof(__typeof__(early), metric), "val.loss min", 0, 0, NULL, "what must get better"},
+        {"patience", TT_INT, offsetof(__typeof__(early), patience), "3", 1, 1e9, NULL, "validations without getting better"},
+        {"min_delta", TT_NUMBER, offsetof(__typeof__(early), min_delta), "0", 0, 1e9, NULL, "what counts as better"},
+    };
+    tt_err err;
+
+    memset(out, 0, sizeof *out);
+    if ((err = tt_node_read(train, "train", keys, TT_COUNT(keys), out))) return err;
+    if (!out->epochs && !out->steps) return tt_node_fail(train, "train needs epochs or steps");
+    if (out->epochs && out->steps) return tt_node_fail(tt_node_get(train, "steps"), "train takes epochs or steps, not both");
+    if (out->batch < out->accumulate)
+        return tt_node_fail(tt_node_get(train, "accumulate"), "accumulate: %lld grains cannot be cut from a batch of %lld",
+                            (long long)out->accumulate, (long long)out->batch);
+    if ((err = read_cadence(tt_node_get(train, "validate"), out->validate_text, &out->validate))) return err;
+    if (!out->early_stop) return TT_OK;
+    if ((err = tt_node_read(out->early_stop, "early_stop", early_keys, TT_COUNT(early_keys), &early))) return err;
+    out->patience = early.patience;
+    out->min_delta = early.min_delta;
+    return read_goal(tt_node_get(out->early_stop, "metric"), early.metric, &out->early);
+}
+
+tt_err read_checkpoint(tt_node *checkpoint, save_conf *out)
+{
+    static const tt_key keys[] = {
+        {"every", TT_STRING, offsetof(save_conf, every_text), "1 epoch", 0, 0, NULL, "when: 500, 1 epoch, 10m or never"},
+        {"keep", TT_INT, offsetof(save_conf, keep), "3", 0, 1e6, NULL, "how many of the newest; 0: all"},
+        {"best", TT_STRING, offsetof(save_conf, best_text), "none", 0, 0, NULL, "also keep the best, by e.g. val.accuracy max"},
+    };
+    tt_err err;
+
+    memset(out, 0, sizeof *out);
+    if ((err = tt_node_read(checkpoint, "checkpoint", keys, TT_COUNT(keys), out))) return err;
+    if ((err = read_cadence(tt_node_get(checkpoint, "every"), out->every_text, &out->every))) return err;
+    return read_goal(tt_node_get(checkpoint, "best"), out->best_text, &out->best);
+}
+
+tt_err tt_job_check(tt_tree *tree)
+{
+    tt_job job;
+    train_conf conf;
+    save_conf save;
+    tt_model *m = NULL;
+    tt_optim *o = NULL;
+    tt_err err;
+    int count;
+
+    if ((err = tt_job_read(tree, &job)) || (err = read_train(job.train, &conf)) ||
+        (err = read_checkpoint(job.checkpoint, &save)))
+        return err;
+    if ((err = tt_model_open(job.model, &(tt_model_opts){0}, &m))) return err;
+    const tt_param *params = tt_model_params(m, &count);
+    /* Lengths that only the data knows are taken as unknown but possible. */
+    err = tt_optim_open(conf.optimizer, conf.schedule, conf.clip, conf.groups, params, count,
+                        conf.steps ? conf.steps : 1000 * conf.epochs, 1000, &o);
+    tt_optim_close(o);
+    tt_model_close(m);
+    return err;
+}

@@ -1,0 +1,171 @@
+/* report: what a run leaves behind for people and other programs: the run folder's files. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "trainer.h"
+
+double metric_of(const tt_trainer *t, const goal *g)
+{
+    const tt_metrics *v = &t->progress.val;
+
+    if (!g->sign) return NAN;
+    if (!strcmp(g->metric, "val.loss")) return v->loss;
+    if (!strcmp(g->metric, "val.accuracy")) return v->accuracy;
+    if (!strcmp(g->metric, "val.top5")) return v->top5;
+    return t->progress.loss_mean;
+}
+
+static tt_err write_env(tt_trainer *t)
+{
+    char host[256] = "", cpu[256];
+    json_t *env;
+    char *text;
+    tt_err err;
+
+    gethostname(host, sizeof host - 1);
+    env = json_pack("{s:s, s:s, s:s, s:s, s:i}", "version", TT_VERSION, "host", host, "cpu", tt_cpu_model(cpu, sizeof cpu),
+                    "kernels", tt_model_kernels(t->model)->name, "threads", t->crew.size);
+    text = env ? json_dumps(env, JSON_INDENT(2)) : NULL;
+    json_decref(env);
+    if (!text) return tt_fail(TT_ENOMEM, "no memory for env.json");
+    err = tt_run_dir_write(t->dir, "env.json", text);
+    free(text);
+    return err;
+}
+
+/* The job as the user wrote it; where only the tree is known, as that reads. */
+static tt_err write_given(tt_trainer *t, const tt_train_opts *o)
+{
+    tt_bytes b = {0};
+    tt_str s = {0};
+    tt_err err = TT_OK;
+
+    if (o->job_path && !tt_file_read(o->job_path, 0, &b)) tt_str_put(&s, b.data, b.size);
+    else tt_tree_print(tt_tree_root(o->job), false, &s);
+    err = tt_run_dir_write(t->dir, "job.yaml", s.data ? s.data : "");
+    tt_file_release(&b);
+    tt_str_free(&s);
+    return err;
+}
+
+tt_err report_open(tt_trainer *t, const tt_train_opts *o, int64_t after_step)
+{
+    char path[4200];
+    tt_str s = {0};
+    tt_err err;
+
+    if (!t->dir->resumed) {
+        if ((err = write_given(t, o))) return err;
+        if (o->command && (err = tt_run_dir_write(t->dir, "command.txt", o->command))) return err;
+    }
+    tt_tree_print(tt_tree_root(o->job), true, &s);
+    err = tt_run_dir_write(t->dir, "resolved.yaml", s.data);
+    tt_str_free(&s);
+    if (err || (err = write_env(t))) return err;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", t->dir->path);
+    if ((err = tt_journal_open(path, t->dir->resumed ? (after_step < 0 ? 0 : after_step) : -1, &t->journal))) return err;
+    snprintf(path, sizeof path, "%s/log.txt", t->dir->path);
+    int e = tt_log_open(path);
+    if (e) tt_warn("no log: %s: %s", path, strerror(e));
+    tt_info("%s: %lld parameters, %s kernels, %d threads", t->job.name, (long long)t->size, tt_model_kernels(t->model)->name, t->crew.size);
+    return tt_events_open(t->dir->path, &t->events);
+}
+
+static void event(tt_trainer *t, const char *tag, double value)
+{
+    if (!isnan(value)) tt_events_scalar(t->events, t->step, tag, value);
+}
+
+void report_step(tt_trainer *t)
+{
+    const tt_progress *p = &t->progress;
+
+    if (!t->journal || (t->step % t->conf.log_every && !p->epoch_end && !p->end)) return;
+    tt_journal_line(t->journal, t->step, "train", "epoch", p->epoch, "loss", p->loss, "lr", p->lr, "grad_norm", p->grad_norm,
+                    "samples_per_s", p->samples_per_s, "step_ms", 1e3 * p->step_s, "data_ms", 1e3 * p->data_s, "forward_ms",
+                    1e3 * p->forward_s, "backward_ms", 1e3 * p->backward_s, "optim_ms", 1e3 * p->optim_s, NULL);
+    event(t, "train/loss", p->loss);
+    event(t, "optim/lr", p->lr);
+    event(t, "optim/grad_norm", p->grad_norm);
+    event(t, "perf/samples_per_sec", p->samples_per_s);
+    event(t, "perf/step_ms", 1e3 * p->step_s);
+    event(t, "data/wait_ms", 1e3 * p->data_s);
+    if (p->epoch_end || p->end) {
+        tt_journal_flush(t->journal);
+        tt_events_flush(t->events);
+    }
+}
+
+void report_validation(tt_trainer *t)
+{
+    const tt_metrics *v = &t->progress.val;
+
+    tt_info("step %lld: validation loss %.5f accuracy %.4f", (long long)t->step, v->loss, v->accuracy);
+    if (!t->journal) return;
+    if (isnan(v->accuracy)) tt_journal_line(t->journal, t->step, "val", "epoch", t->progress.epoch, "loss", v->loss, NULL);
+    else if (isnan(v->top5)) tt_journal_line(t->journal, t->step, "val", "epoch", t->progress.epoch, "loss", v->loss, "accuracy", v->accuracy, NULL);
+    else tt_journal_line(t->journal, t->step, "val", "epoch", t->progress.epoch, "loss", v->loss, "accuracy", v->accuracy, "top5", v->top5, NULL);
+    event(t, "val/loss", v->loss);
+    event(t, "val/accuracy", v->accuracy);
+    event(t, "val/top5", v->top5);
+}
+
+static void put(json_t *o, const char *key, double v)
+{
+    if (isfinite(v)) json_object_set_new(o, key, json_real(v));
+}
+
+json_t *tt_train_summary(tt_trainer *t)
+{
+    const tt_metrics *v = &t->progress.val;
+    json_t *train = json_object(), *val = json_object();
+    char sha[65];
+
+    tt_params_sha(t->params, t->param_count, t->w, sha);
+    put(train, "loss", t->final_loss);
+    put(val, "loss", v->loss);
+    put(val, "accuracy", v->accuracy);
+    put(val, "top5", v->top5);
+    for (int i = 0; i < tt_model_loss_count(t->model) && tt_model_loss_count(t->model) > 1; i++) {
+        char key[64];
+        snprintf(key, sizeof key, "%s_%d", tt_model_loss_name(t->model, i), i + 1);
+        put(val, key, v->part[i]);
+    }
+    json_t *s = json_pack("{s:s, s:I, s:f, s:o, s:o, s:f, s:s, s:f, s:I, s:i, s:s, s:s}", "name", t->job.name, "steps",
+                          (json_int_t)t->step, "epochs", (double)t->step / (double)t->epoch_steps, "train", train, "val", val,
+                          "samples_per_s", t->progress.samples_per_s, "weights_sha256", sha, "seconds",
+                          tt_clock_s() - t->started, "parameters", (json_int_t)0, "threads", t->crew.size, "kernels",
+                          tt_model_kernels(t->model)->name, "version", TT_VERSION);
+    int64_t params = 0;
+    for (int i = 0; i < t->param_count; i++)
+        if (t->params[i].role != TT_STAT) params += t->params[i].n;
+    json_object_set_new(s, "parameters", json_integer((json_int_t)params));
+    if (t->save.best.sign && !isnan(t->best)) json_object_set_new(s, "best", json_pack("{s:s, s:f}", "metric", t->save.best.metric, "value", t->best));
+    return s;
+}
+
+tt_err tt_train_finish(tt_trainer *t, const char *status)
+{
+    tt_err err = TT_OK, saved = TT_OK;
+    char trouble[512] = "";
+    json_t *s;
+    char *text;
+
+    if (!t->dir) return TT_OK;
+    if (t->saver && (saved = tt_saver_wait(t->saver))) snprintf(trouble, sizeof trouble, "%s", tt_message());
+    s = tt_train_summary(t);
+    json_object_set_new(s, "status", json_string(status));
+    if (*trouble) json_object_set_new(s, "checkpoint_trouble", json_string(trouble));
+    text = json_dumps(s, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    json_decref(s);
+    if (!text) return tt_fail(TT_ENOMEM, "no memory for summary.json");
+    err = tt_run_dir_write(t->dir, "summary.json", text);
+    free(text);
+    tt_info("ended: %s at step %lld", status, (long long)t->step);
+    if (t->journal) tt_journal_event(t->journal, t->step, "end", status);
+    tt_journal_flush(t->journal);
+    tt_events_flush(t->events);
+    return err ? err : saved ? tt_repeat(saved, trouble) : TT_OK;
+}

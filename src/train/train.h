@@ -1,0 +1,115 @@
+/* train: the loop of one worker: a job becomes a run.
+ *
+ * The caller drives: tt_train_step does one step and whatever is due with it (validation, journal,
+ * checkpoint) and tells what happened; showing it, and deciding to stop, is the caller's. Every start,
+ * fresh or resumed, takes the same path: open, find the state, go on at the next step.
+ *
+ * One batch: tt_feed_take -> each thread runs its grains -> sums and update, piece by piece -> refresh. */
+#ifndef TT_TRAIN_H
+#define TT_TRAIN_H
+
+#include <jansson.h>
+
+#include "base/base.h"
+#include "data/data.h"
+#include "model/model.h"
+#include "store/store.h"
+
+typedef struct tt_trainer tt_trainer;
+
+typedef struct tt_train_opts {
+    tt_tree *job;            /* borrowed until close; reading it fills in the defaults             */
+    const char *job_path;    /* where it was read, to keep it as given; NULL: from the tree        */
+    const char *run;         /* run folder; NULL: a new one below `runs`                           */
+    const char *runs;        /* NULL: "runs"                                                       */
+    const char *command;     /* the command line, for the run folder; may be NULL                  */
+    const char *init;        /* weights to start from: a checkpoint or a safetensors file          */
+    bool partial;            /* init: take what matches                                            */
+    bool resume;             /* go on with `run` from its newest valid checkpoint                  */
+    bool no_files;           /* no run folder at all: for programs that embed us, and tests        */
+    int threads;             /* 0: as the job says                                                 */
+    const tt_data_rows *train_rows, *val_rows; /* instead of the job's `data`; may be NULL         */
+} tt_train_opts;
+
+tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out);
+
+typedef struct tt_metrics { /* NAN where it does not apply */
+    double loss, accuracy, top5;
+    double part[TT_LOSSES]; /* where there are several losses */
+    int64_t samples;
+} tt_metrics;
+
+typedef struct tt_progress {
+    int64_t step, steps;         /* done, and in all                                            */
+    int64_t epoch_steps;
+    double epoch, epochs;        /* 1.25 of 3                                                   */
+    double loss;                 /* of this step                                                */
+    double loss_mean;            /* of the epoch so far                                         */
+    double lr, grad_norm;
+    double samples_per_s;        /* training alone, steady state                                */
+    double step_s, data_s, forward_s, backward_s, optim_s; /* of this step                      */
+    double eta_s;                /* NAN: not known yet                                          */
+    tt_metrics val;              /* the last validation                                         */
+    double best;                 /* best score so far of checkpoint.best, NAN                   */
+    bool validated, saved, epoch_end; /* happened with this step                                */
+    const char *save_trouble;    /* NULL, or why the last checkpoint could not be written       */
+    const char *end;             /* set when there is nothing left to do: "done", "early stop"  */
+} tt_progress;
+
+/* One step. TT_EDIVERGED: loss or gradient is not finite; the step was not applied. */
+tt_err tt_train_step(tt_trainer *t, tt_progress *out);
+tt_err tt_train_save(tt_trainer *t);                 /* now, and waits until it is on disk  */
+tt_err tt_train_validate(tt_trainer *t, tt_metrics *out);
+
+/* Ends the run: waits for the saver, writes summary.json. `status`: done, stopped, diverged, failed. */
+tt_err tt_train_finish(tt_trainer *t, const char *status);
+void tt_train_close(tt_trainer *t); /* accepts NULL; without finish, the run counts as lost */
+
+/* What it works on, for display and programs. Valid until close. */
+const char *tt_train_name(const tt_trainer *t);
+const char *tt_train_run(const tt_trainer *t);       /* "" with no_files */
+const tt_model *tt_train_model(const tt_trainer *t);
+const tt_data *tt_train_data(const tt_trainer *t);
+const float *tt_train_params(const tt_trainer *t);
+int tt_train_threads(const tt_trainer *t);
+int64_t tt_train_first_step(const tt_trainer *t);    /* > 0 after a resume */
+const char *tt_train_best(const tt_trainer *t);      /* "val.accuracy max", "" if none */
+json_t *tt_train_summary(tt_trainer *t);             /* as in summary.json; a new reference */
+
+/* SHA-256 over all parameters in name order, little-endian float32. */
+void tt_params_sha(const tt_param *params, int count, const float *w, char hex[65]);
+
+/* The name, model, data, train and checkpoint maps of a job; TT_EINVAL for what is not one. */
+typedef struct tt_job { const char *name; tt_node *model, *data, *train, *checkpoint; } tt_job;
+tt_err tt_job_read(tt_tree *job, tt_job *out);
+/* Everything that can be checked without touching data: `tutti config check`. Fills in the defaults. */
+tt_err tt_job_check(tt_tree *job);
+
+/* ---- Using what was trained: eval, predict, export ---- */
+typedef struct tt_use tt_use;
+typedef struct tt_use_opts {
+    tt_tree *job;
+    const char *weights;     /* run folder, checkpoint folder or safetensors file               */
+    bool partial;
+    const char *layer;       /* whose output is wanted; NULL: the last                          */
+    int threads, batch;      /* 0: as the job says                                              */
+} tt_use_opts;
+tt_err tt_use_open(const tt_use_opts *o, tt_use **out);
+tt_err tt_use_eval(tt_use *u, tt_split split, tt_metrics *out);
+/* Outputs of rows [first, first + n) of a split, in order, (n, features). */
+tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *out);
+tt_err tt_use_predict_rows(tt_use *u, const float *x, int n, float *out);
+int64_t tt_use_features(const tt_use *u);
+int64_t tt_use_count(tt_use *u, tt_split split);      /* opens the data */
+const tt_model *tt_use_model(const tt_use *u);
+const tt_data *tt_use_data(const tt_use *u);        /* NULL before the first use of a split */
+const float *tt_use_params(const tt_use *u);
+tt_err tt_use_export(const tt_use *u, const char *path);
+void tt_use_close(tt_use *u);
+
+/* Loads weights into params by name: a run folder, a checkpoint folder or a safetensors file. Names are mapped by the
+ * rename rules first (NULL: none). Unless partial, every name on both sides must match, else TT_ECKPT listing them. */
+tt_err tt_weights_load(const char *path, const tt_node *rename, bool partial, const tt_param *params, int count,
+                       float *w);
+
+#endif

@@ -1,0 +1,138 @@
+/* weights: taking weights from a file by name, whoever wrote it. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer.h"
+
+/* What is loaded from: a checkpoint of ours, or one safetensors file. */
+typedef struct source {
+    tt_ckpt *ckpt;
+    tt_tensors *file;
+} source;
+
+static tt_err source_open(const char *path, source *s)
+{
+    char inner[4300];
+    size_t n = strlen(path);
+
+    if (!tt_file_exists(path)) return tt_fail(TT_ECKPT, "%s: no such file or folder", path);
+    snprintf(inner, sizeof inner, "%s/manifest.json", path);
+    if (tt_file_exists(inner)) return tt_ckpt_open_path(path, true, &s->ckpt);
+    snprintf(inner, sizeof inner, "%s/checkpoints", path);
+    if (tt_file_exists(inner)) return tt_ckpt_open(inner, -1, true, &s->ckpt);
+    if (n > 12 && !strcmp(path + n - 12, ".safetensors")) {
+        tt_err err = tt_tensors_open(path, &s->file);
+        return err == TT_EFORMAT || err == TT_EIO ? tt_repeat(TT_ECKPT, tt_message()) : err;
+    }
+    return tt_fail(TT_ECKPT, "%s is neither a run folder, nor a checkpoint, nor a .safetensors file", path);
+}
+
+static void source_close(source *s)
+{
+    tt_ckpt_close(s->ckpt);
+    tt_tensors_close(s->file);
+}
+
+static int source_count(const source *s) { return s->ckpt ? tt_ckpt_count(s->ckpt) : tt_tensors_count(s->file); }
+static const tt_entry *source_at(const source *s, int i) { return s->ckpt ? tt_ckpt_at(s->ckpt, i) : tt_tensors_at(s->file, i); }
+
+/* A rule is `from: to`; one '*' on each side stands for the same text. The first rule that fits applies. */
+static void renamed(const tt_node *rules, const char *name, char *out, size_t size)
+{
+    size_t n = strlen(name);
+
+    snprintf(out, size, "%s", name);
+    for (int i = 0; rules && i < rules->count; i++) {
+        const char *from = rules->key[i]->text, *to = rules->item[i]->text;
+        const char *star = strchr(from, '*'), *put = strchr(to, '*');
+        if (!star) {
+            if (strcmp(from, name)) continue;
+            snprintf(out, size, "%s", to);
+            return;
+        }
+        size_t before = (size_t)(star - from), after = strlen(star + 1);
+        if (n < before + after || strncmp(name, from, before) || strcmp(name + n - after, star + 1)) continue;
+        int middle = (int)(n - before - after);
+        if (put) snprintf(out, size, "%.*s%.*s%s", (int)(put - to), to, middle, name + before, put + 1);
+        else snprintf(out, size, "%s", to);
+        return;
+    }
+}
+
+/* What a file may hold beside the weights without being wrong: optimiser state, counters. */
+static bool is_extra(const tt_entry *e, const source *s)
+{
+    size_t n = strlen(e->name);
+    static const char counter[] = "num_batches_tracked";
+    if (n >= sizeof counter - 1 && !strcmp(e->name + n - (sizeof counter - 1), counter)) return true;
+    return s->ckpt && (!strncmp(e->name, "momentum.", 9) || !strncmp(e->name, "exp_avg", 7) || !strncmp(e->name, "sum", 3) ||
+                       !strncmp(e->name, "square_avg", 10));
+}
+
+static bool same_shape(const tt_entry *e, const tt_param *p)
+{
+    return e->rank == p->rank && !memcmp(e->shape, p->shape, (size_t)p->rank * sizeof *p->shape);
+}
+
+static void list_name(tt_str *s, int *count, const char *name)
+{
+    if (++*count <= 20) tt_str_add(s, "\n  %s", name);
+    else if (*count == 21) tt_str_add(s, "\n  ...");
+}
+
+static tt_err check_rules(const tt_node *rules)
+{
+    if (!rules) return TT_OK;
+    if (rules->kind != TT_MAP) return tt_node_fail(rules, "rename is a map of names: {old.*: new.*}");
+    for (int i = 0; i < rules->count; i++)
+        if (rules->item[i]->kind != TT_SCALAR) return tt_node_fail(rules->item[i], "rename gives one name for another");
+    return TT_OK;
+}
+
+tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, const tt_param *params, int count, float *w)
+{
+    source s = {0};
+    tt_str missing = {0}, extra = {0}, unfit = {0};
+    int missing_count = 0, extra_count = 0, unfit_count = 0, taken = 0;
+    bool *got = calloc((size_t)count + 1, sizeof *got);
+    tt_err err = got ? check_rules(rules) : tt_fail(TT_ENOMEM, "no memory");
+
+    if (err || (err = source_open(path, &s))) goto out;
+    for (int i = 0; i < source_count(&s) && !err; i++) {
+        const tt_entry *e = source_at(&s, i);
+        char name[1024];
+        int k = 0;
+        renamed(rules, e->name, name, sizeof name);
+        while (k < count && strcmp(params[k].name, name)) k++;
+        if (k == count) {
+            if (!is_extra(e, &s)) list_name(&extra, &extra_count, e->name);
+        } else if (!same_shape(e, &params[k])) {
+            list_name(&unfit, &unfit_count, params[k].name);
+            got[k] = true;
+        } else {
+            err = tt_entry_floats(e, w + params[k].at, params[k].n);
+            got[k] = true;
+            taken++;
+        }
+    }
+    for (int k = 0; k < count; k++)
+        if (!got[k]) list_name(&missing, &missing_count, params[k].name);
+    if (err) goto out;
+    tt_str report = {0};
+    if (missing_count) tt_str_add(&report, "\nnot in the file:%s", missing.data);
+    if (extra_count) tt_str_add(&report, "\nnot in the model:%s", extra.data);
+    if (unfit_count) tt_str_add(&report, "\nof another shape:%s", unfit.data);
+    if (report.size && (!partial || !taken))
+        err = tt_fail(TT_ECKPT, "%s does not fit the model%s%s", path, report.data,
+                      partial ? "" : "\n(--partial takes what matches; model.rename maps names)");
+    else if (report.size) tt_warn("%s: took %d of %d tensors%s", path, taken, count, report.data);
+    tt_str_free(&report);
+out:
+    source_close(&s);
+    tt_str_free(&missing);
+    tt_str_free(&extra);
+    tt_str_free(&unfit);
+    free(got);
+    return err;
+}
