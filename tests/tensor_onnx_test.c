@@ -33,9 +33,12 @@ static tensor load(const char *folder, const char *name)
     t.x = help_floats(t.n);
     for (int64_t i = 0; i < t.n; i++) {
         double wide;
-        if (type == 1) memcpy(&t.x[i], raw + 4 * i, 4);
-        else if (type == 11) memcpy(&wide, raw + 8 * i, 8), t.x[i] = (float)wide;
-        else t.x[i] = raw[i];
+        if (type == 1)
+            memcpy(&t.x[i], raw + 4 * i, 4);
+        else if (type == 11)
+            memcpy(&wide, raw + 8 * i, 8), t.x[i] = (float)wide;
+        else
+            t.x[i] = raw[i];
     }
     tt_file_release(&b);
     return t;
@@ -49,7 +52,8 @@ static void folder_of(const char *test, char *out, size_t size)
     snprintf(out, size, "%s", tt_test_data(name));
 }
 
-/* The folder holds the model's momentum and epsilon as attributes; a default is not written there. */
+/* The folder holds the model's momentum and epsilon as attributes; a default is not written there.
+ */
 static float attribute(const char *folder, const char *name, float otherwise)
 {
     char path[8192];
@@ -68,7 +72,8 @@ static void batchnorm(const char *test)
     int count = tt_kernels_all(&all);
 
     folder_of(test, folder, sizeof folder);
-    tensor x = load(folder, "input_0"), scale = load(folder, "input_1"), bias = load(folder, "input_2");
+    tensor x = load(folder, "input_0"), scale = load(folder, "input_1"),
+           bias = load(folder, "input_2");
     tensor mean = load(folder, "input_3"), var = load(folder, "input_4");
     tensor y = load(folder, "output_0"), mean_out = load(folder, "output_1");
     tensor var_out = load(folder, "output_2");
@@ -82,9 +87,17 @@ static void batchnorm(const char *test)
         for (tt_layout l = TT_PLAIN; l <= (all[i]->lanes ? TT_LANES : TT_PLAIN); l++) {
             help_form f = {l, all[i]->lanes, n, c, hw};
             float *m = help_floats(c), *rstd = help_floats(c), *out = help_floats(help_size(f));
-            tt_norm_args a = {.a = n, .c = c, .b = hw, .x = help_into(f, x.x, 3), .gamma = scale.x,
-                              .beta = bias.x, .shift = mean.x, .sums = sums, .mean = m,
-                              .rstd = rstd, .y = out};
+            tt_norm_args a = {.a = n,
+                              .c = c,
+                              .b = hw,
+                              .x = help_into(f, x.x, 3),
+                              .gamma = scale.x,
+                              .beta = bias.x,
+                              .shift = mean.x,
+                              .sums = sums,
+                              .mean = m,
+                              .rstd = rstd,
+                              .y = out};
             if (l == TT_NHWC) a.a = n * hw, a.b = 1;
             if (l == TT_LANES)
                 a.a = help_slices(f), a.b = hw * f.lanes, a.lanes = f.lanes,
@@ -103,11 +116,17 @@ static void batchnorm(const char *test)
     help_free();
 }
 
-TT_TEST(tensor_onnx, batchnorm_example_training_mode) { batchnorm("test_batchnorm_example_training_mode"); }
-TT_TEST(tensor_onnx, batchnorm_epsilon_training_mode) { batchnorm("test_batchnorm_epsilon_training_mode"); }
+TT_TEST(tensor_onnx, batchnorm_example_training_mode)
+{
+    batchnorm("test_batchnorm_example_training_mode");
+}
+TT_TEST(tensor_onnx, batchnorm_epsilon_training_mode)
+{
+    batchnorm("test_batchnorm_epsilon_training_mode");
+}
 
-/* The vectors' random numbers are numpy's, so which elements are dropped cannot agree; what happens to
- * the others, and to all at a ratio of 0, must. */
+/* The vectors' random numbers are numpy's, so which elements are dropped cannot agree; what happens
+ * to the others, and to all at a ratio of 0, must. */
 static void dropout(const char *test, bool has_mask)
 {
     char folder[4096];
@@ -116,11 +135,12 @@ static void dropout(const char *test, bool has_mask)
     uint64_t place[2] = {0, 0};
 
     folder_of(test, folder, sizeof folder);
-    tensor x = load(folder, "input_0"), ratio = load(folder, "input_1"), y = load(folder, "output_0");
+    tensor x = load(folder, "input_0"), ratio = load(folder, "input_1"),
+           y = load(folder, "output_0");
     for (int i = 0; i < count; i++) {
         float *out = help_floats(x.n), *ones = help_floats(x.n), *mask = help_floats(x.n);
-        tt_drop_args a = {.n = 1, .c = x.n, .hw = 1, .p = ratio.x[0], .place = place, .x = x.x,
-                          .y = out};
+        tt_drop_args a = {
+            .n = 1, .c = x.n, .hw = 1, .p = ratio.x[0], .place = place, .x = x.x, .y = out};
         all[i]->dropout(&a);
         for (int64_t e = 0; e < x.n; e++) ones[e] = 1;
         a.x = ones, a.y = mask;

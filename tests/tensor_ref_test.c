@@ -1,5 +1,5 @@
-/* ref defines what is right, so it is held against numbers that PyTorch computed in double precision,
- * and its gradients against finite differences. */
+/* ref defines what is right, so it is held against numbers that PyTorch computed in double
+ * precision, and its gradients against finite differences. */
 #include "tensor_help.h"
 
 /* The inputs of those numbers: the same formula made them. */
@@ -23,12 +23,31 @@ static void expect_sums(const float *x, int n, double sum, double weighted)
 TT_TEST(tensor_ref, convolution_is_torchs)
 {
     const tt_kernels *k = help_ref();
-    tt_conv c = {.win = {.c = 4, .h = 7, .w = 6, .o = 6, .oh = 4, .ow = 8, .kh = 3, .kw = 2, .sh = 2,
-                         .sw = 1, .ph = 1, .pw = 2, .dh = 1, .dw = 2, .groups = 2},
+    tt_conv c = {.win = {.c = 4,
+                         .h = 7,
+                         .w = 6,
+                         .o = 6,
+                         .oh = 4,
+                         .ow = 8,
+                         .kh = 3,
+                         .kw = 2,
+                         .sh = 2,
+                         .sw = 1,
+                         .ph = 1,
+                         .pw = 2,
+                         .dh = 1,
+                         .dw = 2,
+                         .groups = 2},
                  .bias = true};
-    tt_conv_args a = {.n = 2, .x = fill(336, 37, 101), .w = fill(72, 23, 67), .b = fill(6, 5, 11),
-                      .y = help_floats(384), .dy = fill(384, 41, 103), .dx = help_floats(336),
-                      .dw = help_floats(72), .db = help_floats(6)};
+    tt_conv_args a = {.n = 2,
+                      .x = fill(336, 37, 101),
+                      .w = fill(72, 23, 67),
+                      .b = fill(6, 5, 11),
+                      .y = help_floats(384),
+                      .dy = fill(384, 41, 103),
+                      .dx = help_floats(336),
+                      .dw = help_floats(72),
+                      .db = help_floats(6)};
 
     EXPECT(k->conv_layout(&c.win, 64) == TT_PLAIN);
     EXPECT(k->conv_packed(&c) == 0 && k->conv_scratch(&c, 2) == 0);
@@ -50,8 +69,19 @@ TT_TEST(tensor_ref, convolution_is_torchs)
 TT_TEST(tensor_ref, relu_behind_a_convolution_masks_its_gradient)
 {
     const tt_kernels *k = help_ref();
-    tt_conv c = {.win = {.c = 1, .h = 1, .w = 1, .o = 3, .oh = 1, .ow = 1, .kh = 1, .kw = 1, .sh = 1,
-                         .sw = 1, .dh = 1, .dw = 1, .groups = 1},
+    tt_conv c = {.win = {.c = 1,
+                         .h = 1,
+                         .w = 1,
+                         .o = 3,
+                         .oh = 1,
+                         .ow = 1,
+                         .kh = 1,
+                         .kw = 1,
+                         .sh = 1,
+                         .sw = 1,
+                         .dh = 1,
+                         .dw = 1,
+                         .groups = 1},
                  .relu = true};
     float x[] = {2}, w[] = {1, -1, NAN}, y[3], dy[] = {10, 20, 30}, dw[3], dx[1];
     tt_conv_args a = {.n = 1, .x = x, .w = w, .y = y, .dy = dy, .dw = dw, .dx = dx};
@@ -67,18 +97,43 @@ TT_TEST(tensor_ref, pooling_is_torchs)
 {
     const tt_kernels *k = help_ref();
     uint8_t pick[144];
-    tt_pool_args a = {.win = {.h = 7, .w = 6, .oh = 4, .ow = 6, .kh = 3, .kw = 2, .sh = 2, .sw = 1,
-                              .ph = 1, .pw = 1, .dh = 1, .dw = 2},
-                      .outer = 6, .inner = 1, .x = fill(252, 37, 101), .y = help_floats(144),
-                      .pick = pick, .dy = fill(144, 41, 103), .dx = help_floats(252)};
+    tt_pool_args a = {.win = {.h = 7,
+                              .w = 6,
+                              .oh = 4,
+                              .ow = 6,
+                              .kh = 3,
+                              .kw = 2,
+                              .sh = 2,
+                              .sw = 1,
+                              .ph = 1,
+                              .pw = 1,
+                              .dh = 1,
+                              .dw = 2},
+                      .outer = 6,
+                      .inner = 1,
+                      .x = fill(252, 37, 101),
+                      .y = help_floats(144),
+                      .pick = pick,
+                      .dy = fill(144, 41, 103),
+                      .dx = help_floats(252)};
 
     k->maxpool_forward(&a);
     expect_sums(a.y, 144, 86.2772277, 1.44554455);
     k->maxpool_backward(&a);
     expect_sums(a.dx, 252, 2.81553398, -4.68932039);
 
-    a.win = (tt_window){.h = 7, .w = 6, .oh = 4, .ow = 4, .kh = 3, .kw = 2, .sh = 2, .sw = 2,
-                        .ph = 1, .pw = 1, .dh = 1, .dw = 1};
+    a.win = (tt_window){.h = 7,
+                        .w = 6,
+                        .oh = 4,
+                        .ow = 4,
+                        .kh = 3,
+                        .kw = 2,
+                        .sh = 2,
+                        .sw = 2,
+                        .ph = 1,
+                        .pw = 1,
+                        .dh = 1,
+                        .dw = 1};
     a.dy = fill(96, 41, 103);
     k->avgpool_forward(&a);
     expect_sums(a.y, 96, 1.58085809, 3.75742574);
@@ -95,11 +150,24 @@ TT_TEST(tensor_ref, pooling_is_torchs)
 TT_TEST(tensor_ref, maximum_is_the_first_of_equals_and_nan_wins)
 {
     const tt_kernels *k = help_ref();
-    float x[] = {1, 3, 3, 2, /**/ 5, NAN, 7, 1, /**/ -INFINITY, -INFINITY, -INFINITY, -INFINITY}, y[3];
+    float x[] = {1, 3, 3, 2, /**/ 5, NAN, 7, 1, /**/ -INFINITY, -INFINITY, -INFINITY, -INFINITY},
+          y[3];
     uint8_t pick[3];
-    tt_pool_args a = {.win = {.h = 2, .w = 2, .oh = 1, .ow = 1, .kh = 2, .kw = 2, .sh = 2, .sw = 2,
-                              .dh = 1, .dw = 1},
-                      .outer = 3, .inner = 1, .x = x, .y = y, .pick = pick};
+    tt_pool_args a = {.win = {.h = 2,
+                              .w = 2,
+                              .oh = 1,
+                              .ow = 1,
+                              .kh = 2,
+                              .kw = 2,
+                              .sh = 2,
+                              .sw = 2,
+                              .dh = 1,
+                              .dw = 1},
+                      .outer = 3,
+                      .inner = 1,
+                      .x = x,
+                      .y = y,
+                      .pick = pick};
 
     k->maxpool_forward(&a);
     EXPECT(y[0] == 3 && pick[0] == 1);
@@ -141,8 +209,16 @@ TT_TEST(tensor_ref, softmax_and_layer_norm_are_torchs)
     const tt_kernels *k = help_ref();
     float *x = fill(30, 37, 101), *gamma = fill(10, 3, 13), *beta = fill(10, 7, 17);
     float y[30], dx[30], mean[3], rstd[3];
-    tt_rows_args a = {.outer = 3, .d = 10, .inner = 1, .eps = 1e-3f, .x = x, .y = y, .dx = dx,
-                      .dy = fill(30, 41, 103), .mean = mean, .rstd = rstd};
+    tt_rows_args a = {.outer = 3,
+                      .d = 10,
+                      .inner = 1,
+                      .eps = 1e-3f,
+                      .x = x,
+                      .y = y,
+                      .dx = dx,
+                      .dy = fill(30, 41, 103),
+                      .mean = mean,
+                      .rstd = rstd};
 
     k->scale(30, 3, x);
     for (int i = 0; i < 10; i++) gamma[i] += 1;
@@ -200,8 +276,11 @@ TT_TEST(tensor_ref, losses_are_torchs)
     expect_loss(ce, 4.294655215, 2, 2.3326965);
     ce.class_weight = weight;
     expect_loss(ce, 4.105466753, 3.153846154, 2.30879518);
-    expect_loss((tt_loss_args){.kind = TT_LOSS_SOFTMAX, .x = x, .target = target,
-                               .class_weight = weight, .smoothing = 0.2f},
+    expect_loss((tt_loss_args){.kind = TT_LOSS_SOFTMAX,
+                               .x = x,
+                               .target = target,
+                               .class_weight = weight,
+                               .smoothing = 0.2f},
                 4.513982235, 3, 0.374288824);
     expect_loss((tt_loss_args){.kind = TT_LOSS_MSE, .x = x, .target = target}, 3.036919569, 3,
                 1.35230381);
@@ -210,8 +289,13 @@ TT_TEST(tensor_ref, losses_are_torchs)
 
     /* The gradient of the negative log likelihood stops at its input, the logarithms. */
     float dx[30];
-    tt_loss_args nll = {.kind = TT_LOSS_NLL, .n = 3, .d = 10, .x = log_p, .label = label,
-                        .class_weight = weight, .dx = dx};
+    tt_loss_args nll = {.kind = TT_LOSS_NLL,
+                        .n = 3,
+                        .d = 10,
+                        .x = log_p,
+                        .label = label,
+                        .class_weight = weight,
+                        .dx = dx};
     k->loss(&nll);
     EXPECT_NEAR(4.244091388, nll.loss / nll.weight, 2e-6);
     EXPECT(dx[7] == -weight[7] && dx[22] == -weight[2] && dx[0] == 0);
@@ -220,9 +304,10 @@ TT_TEST(tensor_ref, losses_are_torchs)
 
 TT_TEST(tensor_ref, right_answers_are_counted)
 {
-    float x[] = {/* largest */ 1, 5, 2, 0, 0, 0, /* tie, second */ 3, 3, 0, 0, 0, 0,
-                 /* sixth */ 9, 8, 7, 6, 5, 4,   /* not a number */ NAN, 1, 1, 1, 1, 1,
-                 /* no label */ 1, 2, 3, 4, 5, 6};
+    float x[] = {
+        /* largest */ 1,  5, 2, 0, 0, 0, /* tie, second */ 3,    3, 0, 0, 0, 0,
+        /* sixth */ 9,    8, 7, 6, 5, 4, /* not a number */ NAN, 1, 1, 1, 1, 1,
+        /* no label */ 1, 2, 3, 4, 5, 6};
     int32_t label[] = {1, 1, 5, 0, -1};
     tt_loss_args a = {.kind = TT_LOSS_SOFTMAX, .n = 5, .d = 6, .x = x, .label = label};
 
@@ -317,9 +402,24 @@ static void batchnorm_gradients(bool relu, bool with_add)
     float mean[BN_C], rstd[BN_C], *y = help_floats(BN_N), *dx = help_floats(BN_N);
     float dgamma[BN_C], dbeta[BN_C];
     double sums[2 * BN_C + 1];
-    bn b = {{.a = BN_A, .c = BN_C, .b = BN_B, .eps = 1e-2f, .relu = relu, .x = x, .gamma = gamma,
-             .beta = beta, .shift = shift, .sums = sums, .mean = mean, .rstd = rstd,
-             .add = with_add ? add : NULL, .y = y, .dx = dx, .dgamma = dgamma, .dbeta = dbeta}, r};
+    bn b = {{.a = BN_A,
+             .c = BN_C,
+             .b = BN_B,
+             .eps = 1e-2f,
+             .relu = relu,
+             .x = x,
+             .gamma = gamma,
+             .beta = beta,
+             .shift = shift,
+             .sums = sums,
+             .mean = mean,
+             .rstd = rstd,
+             .add = with_add ? add : NULL,
+             .y = y,
+             .dx = dx,
+             .dgamma = dgamma,
+             .dbeta = dbeta},
+            r};
 
     bn_forward(&b.a);
     b.a.dy = help_copy(r, BN_N);
@@ -328,7 +428,8 @@ static void batchnorm_gradients(bool relu, bool with_add)
     expect_gradient(x, BN_N, dx, bn_value, &b);
     expect_gradient(gamma, BN_C, dgamma, bn_value, &b);
     expect_gradient(beta, BN_C, dbeta, bn_value, &b);
-    if (with_add) expect_gradient(add, BN_N, b.a.dy, bn_value, &b); /* masked dy is add's gradient */
+    if (with_add)
+        expect_gradient(add, BN_N, b.a.dy, bn_value, &b); /* masked dy is add's gradient */
     help_free();
 }
 
@@ -352,9 +453,20 @@ TT_TEST(tensor_ref, layernorm_gradients_are_slopes)
     const tt_kernels *k = help_ref();
     float *x = help_random(36), *gamma = help_random(6), *beta = help_random(6), mean[6], rstd[6];
     float y[36], dx[36], dgamma[6], dbeta[6];
-    tt_rows_args a = {.outer = 2, .d = 6, .inner = 3, .eps = 1e-2f, .x = x, .gamma = gamma,
-                      .beta = beta, .y = y, .mean = mean, .rstd = rstd, .dy = help_random(36),
-                      .dx = dx, .dgamma = dgamma, .dbeta = dbeta};
+    tt_rows_args a = {.outer = 2,
+                      .d = 6,
+                      .inner = 3,
+                      .eps = 1e-2f,
+                      .x = x,
+                      .gamma = gamma,
+                      .beta = beta,
+                      .y = y,
+                      .mean = mean,
+                      .rstd = rstd,
+                      .dy = help_random(36),
+                      .dx = dx,
+                      .dgamma = dgamma,
+                      .dbeta = dbeta};
 
     k->layernorm_forward(&a);
     k->layernorm_backward(&a);
@@ -381,12 +493,28 @@ static double conv_value(void *arg)
 TT_TEST(tensor_ref, convolution_gradients_are_slopes)
 {
     const tt_kernels *k = help_ref();
-    tt_window w = {.c = 6, .h = 5, .w = 4, .o = 3, .oh = 3, .ow = 2, .kh = 2, .kw = 3, .sh = 2,
-                   .sw = 2, .ph = 1, .pw = 1, .dh = 2, .dw = 1, .groups = 3};
+    tt_window w = {.c = 6,
+                   .h = 5,
+                   .w = 4,
+                   .o = 3,
+                   .oh = 3,
+                   .ow = 2,
+                   .kh = 2,
+                   .kw = 3,
+                   .sh = 2,
+                   .sw = 2,
+                   .ph = 1,
+                   .pw = 1,
+                   .dh = 2,
+                   .dw = 1,
+                   .groups = 3};
     float *x = help_random(240), *weight = help_random(36), *b = help_random(3);
     float *r = help_random(36), *dx = help_floats(240), *dw = help_floats(36), db[3];
-    conv v = {{.win = w, .bias = true}, {.n = 2, .x = x, .w = weight, .b = b, .y = help_floats(36),
-              .dx = dx, .dw = dw, .db = db}, r, 36};
+    conv v = {
+        {.win = w, .bias = true},
+        {.n = 2, .x = x, .w = weight, .b = b, .y = help_floats(36), .dx = dx, .dw = dw, .db = db},
+        r,
+        36};
 
     v.a.dy = help_copy(r, 36);
     k->conv_forward(&v.c, &v.a);
@@ -413,9 +541,15 @@ TT_TEST(tensor_ref, loss_gradients_are_slopes)
     for (int i = 0; i < 5; i++) weight[i] += 1.5f;
     for (tt_loss_kind kind = TT_LOSS_SOFTMAX; kind <= TT_LOSS_BCE; kind++) {
         bool labels = kind <= TT_LOSS_NLL;
-        tt_loss_args a = {.kind = kind, .n = 4, .d = 5, .x = x, .label = labels ? label : NULL,
-                          .target = target, .class_weight = labels ? weight : NULL,
-                          .smoothing = kind == TT_LOSS_SOFTMAX ? 0.2f : 0, .dx = dx};
+        tt_loss_args a = {.kind = kind,
+                          .n = 4,
+                          .d = 5,
+                          .x = x,
+                          .label = labels ? label : NULL,
+                          .target = target,
+                          .class_weight = labels ? weight : NULL,
+                          .smoothing = kind == TT_LOSS_SOFTMAX ? 0.2f : 0,
+                          .dx = dx};
         help_ref()->loss(&a);
         expect_gradient(x, 20, dx, loss_value, &a);
     }

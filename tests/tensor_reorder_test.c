@@ -52,8 +52,15 @@ static void dropout_trial(const tt_kernels *k, tt_layout layout)
     int64_t all = (int64_t)n * c * hw;
     help_form f = {layout, k->lanes, n, c, hw};
     float *x = help_random(all), *y = help_random(all), *fast = help_into(f, y, 0);
-    tt_drop_args a = {.n = n, .c = c, .hw = hw, .p = (float)help_int(0, 10) / 10, .key = 99,
-                      .place = places(n), .x = x, .y = y, .add = help_coin()};
+    tt_drop_args a = {.n = n,
+                      .c = c,
+                      .hw = hw,
+                      .p = (float)help_int(0, 10) / 10,
+                      .key = 99,
+                      .place = places(n),
+                      .x = x,
+                      .y = y,
+                      .add = help_coin()};
 
     help_ref()->dropout(&a);
     a.layout = layout;
@@ -79,8 +86,8 @@ TT_TEST(tensor_reorder, dropout_keeps_a_share_and_scales_it)
 
     for (int i = 0; i < count; i++) {
         float *x = help_floats(N * D), *y = help_floats(N * D), *z = help_floats(N * D);
-        tt_drop_args a = {.n = N, .c = D, .hw = 1, .p = 0.25f, .key = 7, .place = places(N), .x = x,
-                          .y = y};
+        tt_drop_args a = {
+            .n = N, .c = D, .hw = 1, .p = 0.25f, .key = 7, .place = places(N), .x = x, .y = y};
         int64_t kept = 0, same = 0;
         for (int64_t e = 0; e < N * D; e++) x[e] = 1;
         all[i]->dropout(&a);
@@ -90,7 +97,8 @@ TT_TEST(tensor_reorder, dropout_keeps_a_share_and_scales_it)
             same += (y[e] != 0) == (y[e % D] != 0);
         }
         EXPECT_NEAR(0.75, (double)kept / (N * D), 0.01);
-        EXPECT(same < N * D * 3 / 4); /* samples differ (0.25 + 0.75 * 0.625 if they are independent) */
+        EXPECT(same <
+               N * D * 3 / 4); /* samples differ (0.25 + 0.75 * 0.625 if they are independent) */
         a.key = 8, a.y = z;
         all[i]->dropout(&a);
         EXPECT(memcmp(y, z, N * D * sizeof *y)); /* layers differ */

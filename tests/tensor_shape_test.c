@@ -51,7 +51,8 @@ TT_TEST(tensor, a_cut_of_a_batch_is_a_view)
     EXPECT(cut.target == b.target + 10 && cut.place == b.place + 10);
     tt_batch_close(&b, 8, 3, 2);
     b.n = 8, b.x = (float[24]){0};
-    cut = tt_batch_cut(&b, 8, 0, 3, 2); /* nothing, of a batch that has neither labels nor targets */
+    cut =
+        tt_batch_cut(&b, 8, 0, 3, 2); /* nothing, of a batch that has neither labels nor targets */
     EXPECT(cut.n == 0 && !cut.label && !cut.target && !cut.place);
 }
 

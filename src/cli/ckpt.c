@@ -143,7 +143,9 @@ static tt_err show(const char *folder, int64_t step, bool json)
     char *text;
     tt_err err;
 
-    if ((err = tt_ckpt_open(folder, step, true, &c))) return err;
+    err = tt_ckpt_open(folder, step, true, &c);
+    if (err == TT_EFORMAT) return tt_repeat(TT_ECKPT, tt_message()); /* this bad file is a checkpoint */
+    if (err) return err;
     meta = tt_ckpt_meta(c);
     if (json) {
         cli_json_print(stdout,

@@ -157,6 +157,11 @@ static double percent_of(double part, double whole)
     return whole > 0 ? fmin(100, fmax(0, 100 * part / whole)) : 0;
 }
 
+static bool has_eta(const tt_progress *p)
+{
+    return !isnan(p->eta_s) && p->step < p->steps;
+}
+
 /* ---- the panel ---- */
 
 static void put_label(cli_display *d, const char *label)
@@ -164,31 +169,43 @@ static void put_label(cli_display *d, const char *label)
     put(d, DIM, "%-*s", LABEL, label);
 }
 
+/* On a logarithmic scale where that is possible: the loss falls fast, then slowly. */
+static double spark_height(double loss, double least)
+{
+    return least > 0 ? log(loss) : loss;
+}
+
 static void put_spark(cli_display *d)
 {
     static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
     static const char *const ascii[] = {"_", ".", "-", ":", "=", "+", "*", "#"};
-    double least = INFINITY, most = -INFINITY;
+    double least = INFINITY, most = -INFINITY, low, high;
+    char text[SPARK * 4 + 1] = "";
 
     for (int i = 0; i < d->spark_count; i++) {
         least = fmin(least, d->spark[i]);
         most = fmax(most, d->spark[i]);
     }
+    low = spark_height(least, least);
+    high = spark_height(most, least);
     for (int i = 0; i < d->spark_count; i++) {
-        double at = most > least ? (d->spark[i] - least) / (most - least) : 0;
+        double at = high > low ? (spark_height(d->spark[i], least) - low) / (high - low) : 0;
         int level = (int)lround(at * 7);
-        put(d, GREEN, "%s", d->screen.utf8 ? blocks[level] : ascii[level]);
+        strcat(text, d->screen.utf8 ? blocks[level] : ascii[level]);
     }
+    put(d, GREEN, "%s", text);
 }
 
 static void put_bar(cli_display *d, double done)
 {
+    char text[BAR * 4 + 1] = "";
     int full = (int)(done * BAR);
 
-    for (int i = 0; i < BAR; i++) {
-        if (i < full) put(d, GREEN, "%s", d->screen.utf8 ? "█" : "#");
-        else put(d, DIM, "%s", d->screen.utf8 ? "░" : ".");
-    }
+    for (int i = 0; i < full; i++) strcat(text, d->screen.utf8 ? "█" : "#");
+    put(d, GREEN, "%s", text);
+    text[0] = 0;
+    for (int i = full; i < BAR; i++) strcat(text, d->screen.utf8 ? "░" : ".");
+    put(d, DIM, "%s", text);
 }
 
 static void put_goal(cli_display *d, const char *style)
@@ -214,7 +231,7 @@ static void panel_progress(cli_display *d)
     end_line(d, true);
     put_bar(d, done);
     put(d, PLAIN, " %3.0f %%", floor(100 * done));
-    if (!isnan(p->eta_s)) put(d, PLAIN, "  %s left", tt_show_time(p->eta_s, a, sizeof a));
+    if (has_eta(p)) put(d, PLAIN, "  %s left", tt_show_time(p->eta_s, a, sizeof a));
     end_line(d, true);
 }
 
@@ -263,7 +280,7 @@ static void panel_state(cli_display *d, double now)
     put_label(d, "saved");
     if (d->saved_step >= 0)
         put(d, PLAIN, "step %lld, %s ago", (long long)d->saved_step,
-            tt_show_time(now - d->saved_at, ago, sizeof ago));
+            tt_show_time(fmax(0, now - d->saved_at), ago, sizeof ago));
     else put(d, DIM, "not yet");
     if (*d->trouble) put(d, RED, "  %s", d->trouble);
     end_line(d, true);
@@ -307,7 +324,7 @@ static void line_step(cli_display *d)
         p->lr);
     if (p->samples_per_s > 0)
         put(d, PLAIN, "  %s samples/s", tt_show_count(llround(p->samples_per_s), rate, sizeof rate));
-    if (!isnan(p->eta_s)) put(d, PLAIN, "  %s left", tt_show_time(p->eta_s, a, sizeof a));
+    if (has_eta(p)) put(d, PLAIN, "  %s left", tt_show_time(p->eta_s, a, sizeof a));
     end_line(d, false);
     flush(d);
 }

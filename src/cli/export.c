@@ -38,8 +38,9 @@ static tt_err export(const export_opts *o, const char *name)
 {
     char weights[CLI_PATH], run[CLI_PATH];
     cli_use u = {0};
-    char sha[65], count_text[32];
+    char sha[65], text[32];
     const tt_param *params;
+    int64_t numbers = 0;
     int count;
     tt_err err;
 
@@ -56,8 +57,9 @@ static tt_err export(const export_opts *o, const char *name)
     if (!(err = tt_use_export(u.use, o->safetensors))) {
         params = tt_model_params(tt_use_model(u.use), &count);
         tt_params_sha(params, count, tt_use_params(u.use), sha);
+        for (int i = 0; i < count; i++) numbers += params[i].n;
         printf("wrote %s: %d tensors, %s numbers, weights sha256 %s\n", o->safetensors, count,
-               tt_show_count(tt_model_size(tt_use_model(u.use)), count_text, sizeof count_text), sha);
+               tt_show_count(numbers, text, sizeof text), sha);
     }
     cli_use_close(&u);
     return err;

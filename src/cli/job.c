@@ -196,6 +196,7 @@ tt_err cli_use_open(const cli_use_opts *o, cli_use *out)
     uo.job = out->job.tree;
     uo.weights = out->weights;
     err = tt_use_open(&uo, &out->use);
+    if (err == TT_EFORMAT) err = tt_repeat(TT_ECKPT, tt_message()); /* the bad file is the weights' */
 out:
     if (err) cli_use_close(out);
     return err;

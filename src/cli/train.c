@@ -198,38 +198,42 @@ static double number_in(const json_t *j, const char *group, const char *key)
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
-static void print_next(const char *run, bool done)
+static void print_next(const json_t *s, tt_tree *job, const char *run, bool done)
 {
+    bool by_steps = tt_tree_get(job, "train.steps") != NULL;
     tt_str r = {0};
 
     cli_quote(run, &r);
-    printf("\nNext:\n  tutti eval %s\n  tutti predict %s --format csv --limit 10\n", r.data, r.data);
-    if (done) printf("  tutti train --resume %s --set train.epochs=...   (train on)\n", r.data);
-    else printf("  tutti train --resume %s\n", r.data);
+    printf("\nNext:\n  tutti eval %s\n  tutti predict %s --limit 10\n", r.data, r.data);
+    printf("  tutti train --resume %s", r.data);
+    if (done && by_steps) printf(" -s train.steps=%lld", 2 * llround(number_in(s, NULL, "steps")));
+    else if (done) printf(" -s train.epochs=%lld", 2 * llround(ceil(number_in(s, NULL, "epochs"))));
+    printf("\n");
     tt_str_free(&r);
 }
 
-static void print_end(const json_t *s, const char *run, const char *status, const char *end)
+/* `end` says why, if that is not plain. */
+static void print_end(const json_t *s, const tt_trainer *t, tt_tree *job, const char *status,
+                      const char *end)
 {
     char text[200], count[32], took[32];
     tt_metrics val = {.loss = number_in(s, "val", "loss"), .accuracy = number_in(s, "val", "accuracy"),
                       .top5 = number_in(s, "val", "top5")};
-    double steps = number_in(s, NULL, "steps"), loss = number_in(s, "train", "loss");
+    double steps = number_in(s, NULL, "steps"), epochs = number_in(s, NULL, "epochs");
+    double loss = number_in(s, "train", "loss"), rate = number_in(s, NULL, "samples_per_s");
 
-    printf("\n%s%s%s%s: %s steps, %.4g epochs in %s\n", status, end ? " (" : "", end ? end : "",
-           end ? ")" : "", tt_show_count(isnan(steps) ? 0 : llround(steps), count, sizeof count),
-           number_in(s, NULL, "epochs"), tt_show_time(number_in(s, NULL, "seconds"), took, sizeof took));
+    printf("\n%s%s%s%s: %s steps, %.4g epoch%s in %s\n", status, end ? " (" : "", end ? end : "",
+           end ? ")" : "", tt_show_count(isnan(steps) ? 0 : llround(steps), count, sizeof count), epochs,
+           epochs == 1 ? "" : "s", tt_show_time(number_in(s, NULL, "seconds"), took, sizeof took));
     if (!isnan(loss)) printf("  train    loss %.4g\n", loss);
     if (!isnan(val.loss)) {
         cli_metrics_show(&val, text, sizeof text);
         printf("  val      %s\n", text);
     }
-    if (number_in(s, NULL, "samples_per_s") > 0)
-        printf("  speed    %s samples/s\n",
-               tt_show_count(llround(number_in(s, NULL, "samples_per_s")), count, sizeof count));
+    if (rate > 0) printf("  speed    %s samples/s\n", tt_show_count(llround(rate), count, sizeof count));
     printf("  weights  sha256 %s\n", json_string_value(json_object_get(s, "weights_sha256")));
-    printf("  run      %s\n", run);
-    print_next(run, !strcmp(status, "done"));
+    printf("  run      %s\n", tt_train_run(t));
+    print_next(s, job, tt_train_run(t), !strcmp(status, "done"));
 }
 
 /* ---- the loop ---- */
@@ -262,7 +266,7 @@ static const char *status_of(tt_err err, bool ended)
     return err ? "failed" : ended ? "done" : "stopped";
 }
 
-static int train(tt_trainer *t, cli_display_mode mode)
+static int train(tt_trainer *t, tt_tree *job, cli_display_mode mode)
 {
     cli_display *d = cli_display_open(mode, t);
     tt_str trouble = {0}, resume = {0};
@@ -285,7 +289,7 @@ static int train(tt_trainer *t, cli_display_mode mode)
         json_object_set_new(summary, "run", json_string(tt_train_run(t)));
         cli_json_print(stdout, json_incref(summary), true);
     } else if (mode == CLI_SHOW && !err) {
-        print_end(summary, tt_train_run(t), status, end && strcmp(end, "done") ? end : NULL);
+        print_end(summary, t, job, status, end && strcmp(end, "done") ? end : NULL);
     } else if (!err && !end) {
         cli_quote(tt_train_run(t), &resume);
         fprintf(stderr, "tutti: saved; go on with: tutti train --resume %s\n", resume.data);
@@ -362,7 +366,7 @@ static int train_run(const void *opts, int argc, const char **argv)
     }
     if (mode == CLI_JSON) print_json_start(t);
     else if (mode == CLI_SHOW) print_banner(t);
-    code = train(t, mode);
+    code = train(t, job.tree, mode);
 out:
     tt_train_close(t);
     tt_log_close();

@@ -77,7 +77,7 @@ void tt_feed_close(tt_feed *f);
 /* ---- Getting datasets: `tutti data get NAME` ---- */
 typedef struct tt_fetch_opts {
     const char *dir;                       /* destination: <dir>/<name>/                          */
-    const char *const *mirrors; int mirror_count; /* base URLs tried before the built-in ones            */
+    const char *const *mirrors; int mirror_count; /* base URLs or folders, tried before the built-in ones */
     bool quiet;
 } tt_fetch_opts;
 tt_err tt_data_get(const char *name, const tt_fetch_opts *o);

@@ -307,11 +307,13 @@ static tt_err get_from(fetch *f, const piece *p, const char *url, const char *pa
     tt_err err = TT_OK;
 
     for (int i = 0; i < TRIES; i++) {
-        bool continued = tt_file_exists(part), grew;
+        struct stat st;
+        bool continued = !stat(part, &st) && st.st_size > 0, grew;
         err = receive_url(url, part, p, f->opts->quiet, &grew);
         if (err == TT_EENV) return err;
         if (err) {
             note(f, url);
+            if (!continued && !grew) unlink(part); /* it is empty */
             if (!grew) return err;
             continue;
         }
@@ -352,19 +354,20 @@ static tt_err link_system(fetch *f, const piece *p, const char *file)
     return TT_OK;
 }
 
-/* A mirror may hold one dataset or have a folder for each. */
+/* A mirror, a URL or a local folder, may hold one dataset or have a folder for each. */
 static tt_err get_from_mirror(fetch *f, const piece *p, const char *base, int length,
                               const char *part, const char *file)
 {
+    const char *at;
     tt_err err;
 
     while (length && base[length - 1] == '/') length--;
     if (!length) return TT_EIO;
-    err =
-        get_from(f, p, tt_arena_printf(f->arena, "%.*s/%s/%s", length, base, f->set->name, p->file),
-                 part, file);
+    at = tt_arena_printf(f->arena, "%s%.*s", *base == '/' ? "file://" : "", length, base);
+    err = get_from(f, p, tt_arena_printf(f->arena, "%s/%s/%s", at, f->set->name, p->file), part,
+                   file);
     if (!err || err == TT_EENV) return err;
-    return get_from(f, p, tt_arena_printf(f->arena, "%.*s/%s", length, base, p->file), part, file);
+    return get_from(f, p, tt_arena_printf(f->arena, "%s/%s", at, p->file), part, file);
 }
 
 static tt_err get_piece(fetch *f, const piece *p)

@@ -264,7 +264,7 @@ static void keep_all(const tt_optim *o, const tt_chunk *c)
     keep_slots(o, c);
 }
 
-/* Running statistics are not part of the gradient, but what is not finite there shall be known too.
+/* Running statistics are no part of the gradient, but if they are not finite, that shall be known.
  */
 static void run_stat(tt_optim *o, int pass, const tt_plan *p, const tt_chunk *c, result *r)
 {
@@ -287,7 +287,8 @@ static void run_stat(tt_optim *o, int pass, const tt_plan *p, const tt_chunk *c,
 static void run_learning(tt_optim *o, int pass, const tt_plan *p, const tt_piece *at,
                          const tt_optim_view *v, result *r)
 {
-    bool prepare = pass == 0, update = pass == update_pass(o), lamb = o->set.family == TT_LAMB;
+    bool prepare = pass == 0, update = pass == update_pass(o), clips = o->clip_value > 0;
+    bool adapt = o->set.family == TT_LAMB && p->adapt;
     float divisor = o->divisor, l2 = (float)p->l2, l1 = (float)p->l1, most = (float)o->clip_value;
     tt_sum grad = {{0}}, clipped = {{0}}, weight = {{0}}, direction = {{0}};
     tt_factors f = factors_of(o, p);
@@ -297,16 +298,16 @@ static void run_learning(tt_optim *o, int pass, const tt_plan *p, const tt_piece
         tt_chunk c = chunk_of(o, v, at->at + done, n);
         if (prepare) {
             o->rules->prepare(c.g, c.w_old, n, divisor, l2, l1, &grad);
-            if (most > 0) o->rules->clip(c.g, n, most, &clipped);
+            if (clips) o->rules->clip(c.g, n, most, &clipped);
         }
         if (!update) continue;
-        if (lamb && p->adapt) o->rules->measure(c.w_old, n, &weight, NULL);
+        if (adapt) o->rules->measure(c.w_old, n, &weight, NULL);
         o->update(&c, &f);
-        if (lamb && p->adapt) o->rules->measure(c.g, n, &direction, NULL);
+        if (adapt) o->rules->measure(c.g, n, &direction, NULL);
     }
     if (prepare) {
         r->grad = tt_sum_fold(&grad);
-        r->clipped = most > 0 ? tt_sum_fold(&clipped) : r->grad;
+        r->clipped = clips ? tt_sum_fold(&clipped) : r->grad;
         r->finite = isfinite(r->grad);
     }
     if (update) {

@@ -53,8 +53,8 @@ tt_err tt_tensors_put(const char *path, const tt_entry *entries, int count, json
 /* A JSON object from a file of at most `most` bytes; names path, line and column if it is none. */
 tt_err tt_json_read(const char *path, size_t most, json_t **out);
 
-#define TT_STEP_DIR "step-%08lld" /* one checkpoint; what has a suffix is unfinished or left over  \
-                                   */
+/* One checkpoint. What has a suffix too is unfinished or left over. */
+#define TT_STEP_DIR "step-%08lld"
 
 /* Fills in the manifest's "check", a hash of all the rest, and gives its text; free() it.
  * NULL if memory is out. */

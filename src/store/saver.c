@@ -174,7 +174,8 @@ out:
 
 /* ---- keeping and removing ---- */
 
-/* The newest that is finite and, hashes and all, still what it was: bits rot. -1 if there is none. */
+/* The newest that is finite and, hashes and all, still what it was: bits rot. -1 if there is none.
+ */
 static int find_good(const tt_ckpt_info *list, int count)
 {
     for (int i = count - 1; i >= 0; i--) {

@@ -1,8 +1,8 @@
 /* Which tables of kernels there are, and which of them this CPU runs.
  *
- * What CPUID says is not enough: under some hypervisors announced instructions fault. So a table counts as
- * runnable only once a piece of its arithmetic has been executed, under a handler for SIGILL, when
- * the first caller asks; the answer is kept. */
+ * What CPUID says is not enough: under some hypervisors announced instructions fault. So a table
+ * counts as runnable only once a piece of its arithmetic has been executed, under a handler for
+ * SIGILL, when the first caller asks; the answer is kept. */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -111,8 +111,10 @@ tt_err tt_kernels_find(const char *name, const tt_kernels **out)
         if (!strcmp(name, entries[i].kernels->name))
             return tt_fail(TT_EENV, "%skernels %s need %s, which this CPU does not run; it runs %s",
                            whose, name, entries[i].needs, all[0]->name);
-    return tt_fail(TT_EINVAL, "%sthere are no kernels named \"%s\": "
-                   "auto, avx512, avx2, generic or ref", whose, name);
+    return tt_fail(TT_EINVAL,
+                   "%sthere are no kernels named \"%s\": "
+                   "auto, avx512, avx2, generic or ref",
+                   whose, name);
 }
 
 double tt_peak_gflops(const tt_kernels *k)
@@ -142,7 +144,7 @@ const char *tt_cpu_features(char *buf, size_t size)
 #if defined(__x86_64__)
 #define FEATURE(f)                                                                                 \
     if (at < size && __builtin_cpu_supports(f))                                                    \
-        at += (size_t)snprintf(buf + at, size - at, "%s%s", at ? " " : "", f)
+    at += (size_t)snprintf(buf + at, size - at, "%s%s", at ? " " : "", f)
     FEATURE("sse2");
     FEATURE("sse4.2");
     FEATURE("avx");

@@ -1,8 +1,8 @@
 /* tables: every table of kernels there is, for kernels.c to choose from.
  *
  * Beside each table stands a short piece of arithmetic in its instruction set: `rounds` rounds of
- * multiplications and additions in registers, whose number of operations it returns. Run once, it tells
- * whether the CPU takes the instructions; run for 20 ms, how many it can do. */
+ * multiplications and additions in registers, whose number of operations it returns. Run once, it
+ * tells whether the CPU takes the instructions; run for 20 ms, how many it can do. */
 #ifndef TT_TENSOR_TABLES_H
 #define TT_TENSOR_TABLES_H
 

@@ -1,4 +1,5 @@
-/* Convolution, from its definition. Each number is one loop nest that gathers what it depends on. */
+/* Convolution, from its definition. Each number is one loop nest that gathers what it depends on.
+ */
 #include "tensor/ref/ref.h"
 
 tt_layout tt_ref_conv_layout(const tt_window *w, int n)

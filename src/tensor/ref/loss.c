@@ -4,8 +4,9 @@
 
 #include "tensor/ref/ref.h"
 
-/* How many classes come before `label` when the row is sorted, the largest first. Of equal ones the first
- * comes first; what is not a number comes before every number, so a broken row is never correct. */
+/* How many classes come before `label` when the row is sorted, the largest first. Of equal ones the
+ * first comes first; what is not a number comes before every number, so a broken row is never
+ * correct. */
 static int64_t place_of(const float *x, int64_t d, int64_t label)
 {
     int64_t before = 0;
@@ -22,7 +23,8 @@ static void classify(tt_loss_args *a, const float *x, int64_t label)
     a->top5 += before < 5;
 }
 
-/* The loss is -sum q log p. A label gives q = weight of the label, spread by smoothing; a target is q. */
+/* The loss is -sum q log p. A label gives q = weight of the label, spread by smoothing; a target is
+ * q. */
 static double softmax_q(const tt_loss_args *a, int row, int64_t k)
 {
     double own = a->class_weight ? a->class_weight[k] : 1, even = a->smoothing / (double)a->d;

@@ -47,7 +47,8 @@ static void max_back(const tt_pool_args *a, int64_t o, int oy, int ox, int64_t i
     a->dx[x_at(a, o, y, x, i)] += a->dy[y_at(a, o, oy, ox, i)];
 }
 
-/* Padding counts as far as it is the same behind as before; what a window reaches beyond does not. */
+/* Padding counts as far as it is the same behind as before; what a window reaches beyond does not.
+ */
 static int divisor(const tt_pool_args *a, int oy, int ox)
 {
     const tt_window *w = &a->win;
@@ -105,7 +106,10 @@ void tt_ref_maxpool_backward(const tt_pool_args *a)
     each(a, max_back);
 }
 
-void tt_ref_avgpool_forward(const tt_pool_args *a) { each(a, avg_at); }
+void tt_ref_avgpool_forward(const tt_pool_args *a)
+{
+    each(a, avg_at);
+}
 
 void tt_ref_avgpool_backward(const tt_pool_args *a)
 {

@@ -35,7 +35,10 @@ static void layernorm_row(const tt_rows_args *a, int64_t o, int64_t i)
     if (a->rstd) a->rstd[o * a->inner + i] = (float)rstd;
 }
 
-void tt_ref_layernorm_forward(const tt_rows_args *a) { each(a, layernorm_row); }
+void tt_ref_layernorm_forward(const tt_rows_args *a)
+{
+    each(a, layernorm_row);
+}
 
 static double xhat(const tt_rows_args *a, int64_t o, int64_t k, int64_t i)
 {
@@ -111,8 +114,7 @@ static void softmax_row_back(const tt_rows_args *a, int64_t o, int64_t i)
 {
     double dot = 0;
 
-    for (int64_t k = 0; k < a->d; k++)
-        dot += (double)a->dy[at(a, o, k, i)] * a->x[at(a, o, k, i)];
+    for (int64_t k = 0; k < a->d; k++) dot += (double)a->dy[at(a, o, k, i)] * a->x[at(a, o, k, i)];
     for (int64_t k = 0; k < a->d; k++) {
         int64_t e = at(a, o, k, i);
         tt_ref_put(&a->dx[e], a->x[e] * (a->dy[e] - dot), a->dx_add);

@@ -1,20 +1,29 @@
 /* One element at a time: activations, sums, products, dropout. */
 #include <math.h>
-#include <string.h>
 
 #include "tensor/ref/ref.h"
 
 /* Of a normal variable: its distribution function and its density. */
-static double normal_cdf(double x) { return 0.5 * erfc(-x * M_SQRT1_2); }
-static double normal_density(double x) { return exp(-0.5 * x * x) * M_SQRT1_2 / sqrt(M_PI); }
+static double normal_cdf(double x)
+{
+    return 0.5 * erfc(-x * M_SQRT1_2);
+}
+static double normal_density(double x)
+{
+    return exp(-0.5 * x * x) * M_SQRT1_2 / sqrt(M_PI);
+}
 
 static double unary(tt_unary f, double x)
 {
     switch (f) {
-    case TT_RELU: return x < 0 ? 0 : x; /* not a number stays so */
-    case TT_GELU: return x * normal_cdf(x);
-    case TT_TANH: return tanh(x);
-    case TT_SIGMOID: return 1 / (1 + exp(-x));
+    case TT_RELU:
+        return x < 0 ? 0 : x; /* not a number stays so */
+    case TT_GELU:
+        return x * normal_cdf(x);
+    case TT_TANH:
+        return tanh(x);
+    case TT_SIGMOID:
+        return 1 / (1 + exp(-x));
     }
     TT_ASSERT(!"unary");
 }
@@ -22,10 +31,14 @@ static double unary(tt_unary f, double x)
 static double unary_slope(tt_unary f, double x, double y)
 {
     switch (f) {
-    case TT_RELU: return y <= 0 ? 0 : 1;
-    case TT_GELU: return normal_cdf(x) + x * normal_density(x);
-    case TT_TANH: return 1 - y * y;
-    case TT_SIGMOID: return y * (1 - y);
+    case TT_RELU:
+        return y <= 0 ? 0 : 1;
+    case TT_GELU:
+        return normal_cdf(x) + x * normal_density(x);
+    case TT_TANH:
+        return 1 - y * y;
+    case TT_SIGMOID:
+        return y * (1 - y);
     }
     TT_ASSERT(!"unary");
 }

@@ -23,8 +23,10 @@ size_t TT_SIMD(conv_packed)(const tt_conv *c)
 
 void TT_SIMD(conv_pack)(const tt_conv *c, const float *w, float *packed)
 {
-    if (c->layout == TT_LANES) TT_SIMD(lanes_pack)(c, w, packed);
-    else TT_SIMD(nhwc_pack)(c, w, packed);
+    if (c->layout == TT_LANES)
+        TT_SIMD(lanes_pack)(c, w, packed);
+    else
+        TT_SIMD(nhwc_pack)(c, w, packed);
 }
 
 size_t TT_SIMD(conv_scratch)(const tt_conv *c, int n)
@@ -34,12 +36,16 @@ size_t TT_SIMD(conv_scratch)(const tt_conv *c, int n)
 
 void TT_SIMD(conv_forward)(const tt_conv *c, const tt_conv_args *a)
 {
-    if (c->layout == TT_LANES) TT_SIMD(lanes_forward)(c, a);
-    else TT_SIMD(nhwc_forward)(c, a);
+    if (c->layout == TT_LANES)
+        TT_SIMD(lanes_forward)(c, a);
+    else
+        TT_SIMD(nhwc_forward)(c, a);
 }
 
 void TT_SIMD(conv_backward)(const tt_conv *c, const tt_conv_args *a)
 {
-    if (c->layout == TT_LANES) TT_SIMD(lanes_backward)(c, a);
-    else TT_SIMD(nhwc_backward)(c, a);
+    if (c->layout == TT_LANES)
+        TT_SIMD(lanes_backward)(c, a);
+    else
+        TT_SIMD(nhwc_backward)(c, a);
 }

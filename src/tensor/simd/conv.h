@@ -1,6 +1,7 @@
 /* conv: the two ways of convolving, one per layout, behind the table's conv_* (conv.c dispatches).
  *
- * nhwc takes every window, in TT_NHWC and TT_PLAIN; lanes takes TT_LANES, with groups == 1 alone. */
+ * nhwc takes every window, in TT_NHWC and TT_PLAIN; lanes takes TT_LANES, with groups == 1 alone.
+ */
 #ifndef TT_SIMD_CONV_H
 #define TT_SIMD_CONV_H
 

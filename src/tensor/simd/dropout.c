@@ -1,44 +1,48 @@
-/* Dropout. Philox for VW counters at a time; the bits are those of tt_philox, so every layout and every
- * table drops the same elements. Element e of a sample takes word e % 4 of block e / 4. */
+/* Dropout. Philox for VW counters at a time; the bits are those of tt_philox, so every layout and
+ * every table drops the same elements. Element e of a sample takes word e % 4 of block e / 4. */
 #include "tensor/simd/table.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 typedef uint32_t vu __attribute__((vector_size(VW * 4), aligned(VW * 4)));
 typedef uint64_t vd __attribute__((vector_size(VW * 4), aligned(VW * 4)));
 
-/* Products of the even elements' 32 bits: 64 bits each. */
-static ALWAYS_INLINE vd mul_even(vu a, uint32_t m)
+/* Products of the lower halves. */
+static ALWAYS_INLINE vd mul_low(vd a, uint32_t m)
 {
 #if defined(TT_512)
     return (vd)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64(m));
 #elif defined(TT_256)
     return (vd)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x(m));
+#elif defined(__SSE2__) && !TT_IS_WIDE
+    return (vd)_mm_mul_epu32((__m128i)a, _mm_set1_epi64x(m));
 #else
-    return ((vd)a & 0xffffffffu) * m;
+    return (a & 0xffffffffu) * m;
 #endif
 }
 
-static ALWAYS_INLINE void mul_wide(vu a, uint32_t m, vu *high, vu *low)
-{
-    vd even = mul_even(a, m), odd = mul_even((vu)((vd)a >> 32), m);
-
-    *high = (vu)(even >> 32 | (odd & 0xffffffff00000000u));
-    *low = (vu)((even & 0xffffffffu) | odd << 32);
-}
-
-/* Four words for each of VW counters (hi 0, lo c1:c0), in place. */
+/* The four words of each of VW counters (0, c1:c0), in place. Even and odd ones go apart, each word
+ * in the lower half of 64 bits, where products need it; what gathers in the upper half plays no
+ * part. */
 static ALWAYS_INLINE void philox(vu k0, vu k1, vu c[4])
 {
-    for (int i = 0; i < 10; i++) {
-        vu high0, low0, high1, low1;
-        mul_wide(c[0], 0xD2511F53u, &high0, &low0);
-        mul_wide(c[2], 0xCD9E8D57u, &high1, &low1);
-        c[0] = high1 ^ c[1] ^ k0;
-        c[1] = low1;
-        c[2] = high0 ^ c[3] ^ k1;
-        c[3] = low0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
+    vd key0[2] = {(vd)k0, (vd)k0 >> 32}, key1[2] = {(vd)k1, (vd)k1 >> 32};
+    vd w[4][2];
+
+    for (int i = 0; i < 4; i++) w[i][0] = (vd)c[i], w[i][1] = (vd)c[i] >> 32;
+    for (int round = 0; round < 10; round++)
+        for (int h = 0; h < 2; h++) {
+            vd p0 = mul_low(w[0][h], 0xD2511F53u), p1 = mul_low(w[2][h], 0xCD9E8D57u);
+            w[0][h] = p1 >> 32 ^ w[1][h] ^ key0[h];
+            w[1][h] = p1;
+            w[2][h] = p0 >> 32 ^ w[3][h] ^ key1[h];
+            w[3][h] = p0;
+            key0[h] += 0x9E3779B9u;
+            key1[h] += 0xBB67AE85u;
+        }
+    for (int i = 0; i < 4; i++) c[i] = (vu)((w[i][0] & 0xffffffffu) | w[i][1] << 32);
 }
 
 /* A sample's own key. */
@@ -55,92 +59,128 @@ static vi threshold_of(float p)
     return t - (vi){0};
 }
 
-static ALWAYS_INLINE vi kept(vu word, vi threshold) { return (vi)(word >> 8) >= threshold; }
-
-static ALWAYS_INLINE vu counters(uint64_t first)
+static ALWAYS_INLINE vi kept(vu word, vi threshold)
 {
-    vu c;
-    for (int i = 0; i < VW; i++) c[i] = (uint32_t)(first + (uint64_t)i);
-    return c;
+    return (vi)(word >> 8) >= threshold;
 }
 
-/* ---- PLAIN, NHWC: the masks of TILE neighbouring elements of one sample, then the elements ---- */
-
-enum { TILE = 4096 }; /* a multiple of 4 * VW */
-
-/* Masks for elements `first` (a multiple of 4) and on, at least n of them. */
-static void tile_masks(uint64_t key, int64_t first, int64_t n, vi threshold, int32_t *mask)
+/* Masks of the four elements that each of VW counters stands for. */
+static ALWAYS_INLINE void masks(vu k0, vu k1, vd even, vd odd, vi threshold, vi out[4])
 {
-    vu k0 = (uint32_t)key - (vu){0}, k1 = (uint32_t)(key >> 32) - (vu){0};
+    vu c[4] = {(vu)((even & 0xffffffffu) | odd << 32),
+               (vu)(even >> 32 | (odd & 0xffffffff00000000u))};
 
-    for (int64_t at = 0; at < n; at += 4 * VW) {
-        uint64_t block = (uint64_t)(first + at) / 4;
-        vu c[4] = {counters(block), {0}, {0}, {0}};
-        /* Where the low half overflows inside the vector the high one follows. */
-        c[1] = (vu)(c[0] < (uint32_t)block) & 1;
-        c[1] += (uint32_t)(block >> 32);
-        philox(k0, k1, c);
-        for (int k = 0; k < 4; k++) {
-            vi m = kept(c[k], threshold);
-            for (int i = 0; i < VW; i++) mask[at + 4 * i + k] = m[i];
-        }
+    philox(k0, k1, c);
+    for (int k = 0; k < 4; k++) out[k] = kept(c[k], threshold);
+}
+
+/* 0, step, 2 step, ... */
+static ALWAYS_INLINE vd count_by(uint64_t step)
+{
+    uint64_t t[VW / 2];
+    vd v;
+
+    for (int i = 0; i < VW / 2; i++) t[i] = (uint64_t)i * step;
+    memcpy(&v, t, sizeof v);
+    return v;
+}
+
+static ALWAYS_INLINE vu all32(uint64_t x)
+{
+    return (uint32_t)x - (vu){0};
+}
+
+static ALWAYS_INLINE void apply(const tt_drop_args *a, int64_t at, int n, vi mask, float scale)
+{
+    vf v = vload_n(a->x + at, n) * scale;
+    vput_n(a->y + at, (vf)((vi)v & mask), n, a->add);
+}
+
+/* ---- PLAIN: counters side by side, whose words are then brought in order ---- */
+
+static ALWAYS_INLINE void zip(vi a, vi b, vi *low, vi *high)
+{
+    vi first, second;
+
+    for (int i = 0; i < VW; i++) {
+        first[i] = i / 2 + i % 2 * VW;
+        second[i] = VW / 2 + i / 2 + i % 2 * VW;
     }
+    *low = __builtin_shuffle(a, b, first);
+    *high = __builtin_shuffle(a, b, second);
 }
 
-static ALWAYS_INLINE float dropped(float x, int32_t mask, float scale)
+/* Masks of the 4 * VW elements that begin with block `block`. */
+static ALWAYS_INLINE void row_masks(uint64_t key, uint64_t block, vi threshold, vi out[4])
 {
-    return mask ? x * scale : 0;
+    vd even = count_by(2) + block;
+    vi m[4], low[2], high[2];
+
+    masks(all32(key), all32(key >> 32), even, even + 1, threshold, m);
+    zip(m[0], m[2], &low[0], &high[0]);
+    zip(m[1], m[3], &low[1], &high[1]);
+    zip(low[0], low[1], &out[0], &out[1]);
+    zip(high[0], high[1], &out[2], &out[3]);
 }
 
-/* Elements first .. first + n of a sample lie side by side. */
-static void apply_plain(const tt_drop_args *a, int64_t at, int64_t n, const int32_t *mask,
-                        float scale)
-{
-    for (int64_t i = 0; i < n; i += VW) {
-        int k = vtake(i, n);
-        vi m = *(const vi *)(mask + i);
-        vf v = (vf)((vi)(vload_n(a->x + at + i, k) * scale) & m);
-        vput_n(a->y + at + i, v, k, a->add);
-    }
-}
-
-/* Element e is channel e / hw of pixel e % hw. */
-static void apply_nhwc(const tt_drop_args *a, int64_t sample, int64_t first, int64_t n,
-                       const int32_t *mask, float scale)
-{
-    int64_t pixel = first % a->hw, at = sample + pixel * a->c + first / a->hw;
-
-    for (int64_t i = 0; i < n; i++) {
-        float v = dropped(a->x[at], mask[i], scale);
-        a->y[at] = a->add ? a->y[at] + v : v;
-        at += a->c;
-        if (++pixel == a->hw) pixel = 0, at += 1 - a->hw * a->c;
-    }
-}
-
-static void samples(const tt_drop_args *a, vi threshold, float scale)
+static void plain_sample(const tt_drop_args *a, int n, vi threshold, float scale)
 {
     int64_t per = a->c * a->hw;
-    int32_t mask[TILE] __attribute__((aligned(64)));
-    bool plain = a->layout == TT_PLAIN || a->hw == 1 || a->c == 1;
+    uint64_t key = sample_key(a, n);
+    vi m[4];
 
-    for (int n = 0; n < a->n; n++) {
-        uint64_t key = sample_key(a, n);
-        for (int64_t e = 0; e < per; e += TILE) {
-            int64_t count = per - e < TILE ? per - e : TILE;
-            tile_masks(key, e, count, threshold, mask);
-            if (plain) apply_plain(a, n * per + e, count, mask, scale);
-            else apply_nhwc(a, n * per, e, count, mask, scale);
+    for (int64_t e = 0; e < per; e += 4 * VW) {
+        row_masks(key, (uint64_t)e / 4, threshold, m);
+        for (int k = 0; k < 4 && e + k * VW < per; k++)
+            apply(a, n * per + e + k * VW, vtake(e + k * VW, per), m[k], scale);
+    }
+}
+
+/* ---- NHWC: a vector of channels has one counter each, for four pixels, if pixels are whole fours
+ * ---- */
+
+static void nhwc_sample(const tt_drop_args *a, int n, vi threshold, float scale)
+{
+    uint64_t key = sample_key(a, n);
+    uint64_t blocks = (uint64_t)a->hw / 4; /* of one channel */
+    vd channels = count_by(2 * blocks);
+    vi m[4];
+
+    for (uint64_t b = 0; b < blocks; b++)
+        for (int64_t c = 0; c < a->c; c += VW) {
+            vd even = channels + ((uint64_t)c * blocks + b);
+            int64_t at = (n * a->hw + 4 * (int64_t)b) * a->c + c;
+            masks(all32(key), all32(key >> 32), even, even + blocks, threshold, m);
+            for (int k = 0; k < 4; k++) apply(a, at + k * a->c, vtake(c, a->c), m[k], scale);
+        }
+}
+
+/* Otherwise the masks are made in the order of PLAIN. Element e is channel e / hw of pixel e % hw.
+ */
+static void nhwc_sample_any(const tt_drop_args *a, int n, vi threshold, float scale)
+{
+    int64_t per = a->c * a->hw, pixel = 0, channel = 0;
+    uint64_t key = sample_key(a, n);
+    vi m[4];
+
+    for (int64_t e = 0; e < per; e += 4 * VW) {
+        row_masks(key, (uint64_t)e / 4, threshold, m);
+        for (int k = 0; k < 4 * VW && e + k < per; k++) {
+            int64_t at = (n * a->hw + pixel) * a->c + channel;
+            float v = m[k / VW][k % VW] ? a->x[at] * scale : 0;
+            a->y[at] = a->add ? a->y[at] + v : v;
+            if (++pixel == a->hw) pixel = 0, channel++;
         }
     }
 }
 
 /* ---- LANES: every lane has its key, all have the same counter ---- */
 
-static void slice(const tt_drop_args *a, int first, vi threshold, float scale)
+static void lanes_slice(const tt_drop_args *a, int first, vi threshold, float scale)
 {
     int64_t per = a->c * a->hw, at = (int64_t)first * per;
     vu k0 = {0}, k1 = {0};
+    vi m[4];
 
     for (int i = 0; i < VW && first + i < a->n; i++) {
         uint64_t key = sample_key(a, first + i);
@@ -148,14 +188,9 @@ static void slice(const tt_drop_args *a, int first, vi threshold, float scale)
         k1[i] = (uint32_t)(key >> 32);
     }
     for (int64_t e = 0; e < per; e += 4) {
-        uint64_t block = (uint64_t)e / 4;
-        vu c[4] = {(uint32_t)block - (vu){0}, (uint32_t)(block >> 32) - (vu){0}, {0}, {0}};
-        philox(k0, k1, c);
-        for (int k = 0; k < 4 && e + k < per; k++) {
-            float *y = a->y + at + (e + k) * VW;
-            vf v = vload(a->x + at + (e + k) * VW) * scale;
-            vput_n(y, (vf)((vi)v & kept(c[k], threshold)), VW, a->add);
-        }
+        vd block = (uint64_t)e / 4 - (vd){0};
+        masks(k0, k1, block, block, threshold, m);
+        for (int k = 0; k < 4 && e + k < per; k++) apply(a, at + (e + k) * VW, VW, m[k], scale);
     }
 }
 
@@ -164,7 +199,16 @@ void TT_SIMD(dropout)(const tt_drop_args *a)
     vi threshold = threshold_of(a->p);
     float scale = a->p < 1 ? 1 / (1 - a->p) : 0;
 
-    if (a->layout != TT_LANES) samples(a, threshold, scale);
-    else
-        for (int first = 0; first < a->n; first += VW) slice(a, first, threshold, scale);
+    if (a->layout == TT_LANES) {
+        for (int n = 0; n < a->n; n += VW) lanes_slice(a, n, threshold, scale);
+        return;
+    }
+    for (int n = 0; n < a->n; n++) {
+        if (a->layout == TT_PLAIN || a->hw == 1 || a->c == 1)
+            plain_sample(a, n, threshold, scale);
+        else if (a->hw % 4 == 0)
+            nhwc_sample(a, n, threshold, scale);
+        else
+            nhwc_sample_any(a, n, threshold, scale);
+    }
 }

@@ -6,44 +6,48 @@
 
 /* ---- The tile ---- */
 
-/* UNROLL with the array's full size: only complete unrolling lets the sums live in registers. */
-static ALWAYS_INLINE void tile(const int m, const int n, const row_job *r, const float *x, float *y)
+static ALWAYS_INLINE void tile(const int m, const int n, const row_job *r, int place)
 {
     vf sum[ROWS_MOST][2];
-    const float *w = r->w;
-    const int32_t *off = r->off, *end = off + r->taps;
+    const tap_range t = row_taps(r, place, n);
+    const float *x = r->x + place * r->x_step;
+    float *y = r->y + place * r->y_step;
     const ptrdiff_t step = r->x_step;
 
-    UNROLL(12) for (int i = 0; i < m; i++)
-        UNROLL(2) for (int j = 0; j < n; j++)
+    FULLY(12) for (int i = 0; i < m; i++)
+        FULLY(2) for (int j = 0; j < n; j++)
             sum[i][j] = r->bias  ? vset1(r->bias[i])
                         : r->add ? vload(y + i * r->y_stride + j * r->y_step)
                                  : vzero();
-    for (; off < end; off++, w += m) {
-        const float *p = x + *off;
-        vf v[2];
+    for (int k = 0; k < r->rows; k++) {
+        const ptrdiff_t skip = ((ptrdiff_t)k * r->cols + t.first) * r->depth;
+        const int32_t *off = r->off + skip, *end = off + (t.last - t.first) * r->depth;
+        const float *w = r->w + skip * m;
 
-        UNROLL(2) for (int j = 0; j < n; j++) v[j] = vload(p + j * step);
-        UNROLL(12) for (int i = 0; i < m; i++) {
-            vf s = vset1(w[i]);
+        for (; off < end; off++, w += m) {
+            const float *p = x + *off;
+            vf v[2];
 
-            UNROLL(2) for (int j = 0; j < n; j++) sum[i][j] += s * v[j];
+            FULLY(2) for (int j = 0; j < n; j++) v[j] = vload(p + j * step);
+            FULLY(12) for (int i = 0; i < m; i++) {
+                vf s = vset1(w[i]);
+
+                FULLY(2) for (int j = 0; j < n; j++) sum[i][j] += s * v[j];
+            }
         }
     }
-    UNROLL(12) for (int i = 0; i < m; i++)
-        UNROLL(2) for (int j = 0; j < n; j++)
+    FULLY(12) for (int i = 0; i < m; i++)
+        FULLY(2) for (int j = 0; j < n; j++)
             /* max(0, x), in this order: a NaN stays one. */
             vstore(y + i * r->y_stride + j * r->y_step, r->relu ? vmax(vzero(), sum[i][j]) : sum[i][j]);
 }
 
 static ALWAYS_INLINE void row(const int m, const row_job *r)
 {
-    const float *x = r->x;
-    float *y = r->y;
     int i = 0;
 
-    for (; i + 2 <= r->count; i += 2, x += 2 * r->x_step, y += 2 * r->y_step) tile(m, 2, r, x, y);
-    if (i < r->count) tile(m, 1, r, x, y);
+    for (; i + 2 <= r->count; i += 2) tile(m, 2, r, i);
+    if (i < r->count) tile(m, 1, r, i);
 }
 
 void TT_SIMD(lanes_row)(int m, const row_job *r)
@@ -151,8 +155,8 @@ static void forward_slice(const tt_conv *c, const tt_conv_args *a, input in, con
     for (int i = 0; i < h; i++)
         for (int t = 0; t < tiles; t++) {
             int o = part_first(w->o, tiles, t), m = part_first(w->o, tiles, t + 1) - o;
-            row_job r = {.x_step = w->sw * VW, .count = cols, .off = off, .taps = taps,
-                         .w = a->packed + (ptrdiff_t)o * taps, .bias = a->b ? a->b + o : NULL,
+            row_job r = {.x_step = w->sw * VW, .count = cols, .off = off, .rows = 1,
+                         .cols = 1, .depth = taps, .w = a->packed + (ptrdiff_t)o * taps, .bias = a->b ? a->b + o : NULL,
                          .y_step = VW};
 
             if (!c->pool) {
@@ -249,47 +253,26 @@ static void mask(const tt_conv *c, const tt_conv_args *a)
     }
 }
 
-typedef struct backward_scratch {
-    int32_t *dx_off;
-    float *grid;
-    void *dw;
-} backward_scratch;
-static size_t backward_cut(const tt_conv *c, const dx_plan *dx, const dw_plan *dw, void *base,
-                           backward_scratch *s)
-{
-    cut k = {base, 0};
-
-    s->dx_off = cut_take(&k, (size_t)dx->taps * sizeof(int32_t));
-    s->grid = cut_vectors(&k, (int64_t)c->win.o * dx->h * dx->w * (dx->patch ? 2 : 1));
-    s->dw = cut_take(&k, TT_SIMD(lanes_dw_scratch)(c, dw));
-    return k.used;
-}
-
 void TT_SIMD(lanes_backward)(const tt_conv *c, const tt_conv_args *a)
 {
     const tt_window *w = &c->win;
-    const ptrdiff_t x_size = (ptrdiff_t)w->c * w->h * w->w * VW;
-    const ptrdiff_t y_size = (ptrdiff_t)w->o * (c->pool ? c->poh * c->pow_ : w->oh * w->ow) * VW;
-    dx_plan dx;
-    dw_plan dw;
-    backward_scratch s;
 
     if (TT_SIMD(lanes_is_dense)(c)) {
         TT_SIMD(lanes_dense_backward)(c, a);
         return;
     }
-    dx = TT_SIMD(lanes_dx_plan)(c);
-    dw = TT_SIMD(lanes_dw_plan)(c);
-    backward_cut(c, &dx, &dw, a->scratch, &s);
     mask(c, a);
-    if (a->dw) TT_SIMD(lanes_dw)(c, a, &dw, s.dw);
-    if (!a->dx) return;
-    TT_SIMD(lanes_dx_taps)(c, &dx, s.dx_off);
-    memset(s.grid, 0, (size_t)w->o * dx.h * dx.w * (dx.patch ? 2 : 1) * VB);
-    for (int64_t i = 0; i < slices(a->n); i++)
-        TT_SIMD(lanes_dx_slice)
-        (c, &dx, a->packed + (ptrdiff_t)w->o * w->c * w->kh * w->kw, s.dx_off, a->dy + i * y_size,
-         c->pool ? a->pick + i * y_size : NULL, s.grid, a->dx + i * x_size, a->dx_add);
+    if (a->dw) {
+        dw_plan p = TT_SIMD(lanes_dw_plan)(c);
+
+        TT_SIMD(lanes_dw)(c, a, &p, a->scratch);
+    }
+    if (a->dx) {
+        dx_plan p = TT_SIMD(lanes_dx_plan)(c);
+
+        TT_SIMD(lanes_dx)
+        (c, a, &p, a->packed + (ptrdiff_t)w->o * w->c * w->kh * w->kw, a->scratch);
+    }
 }
 
 /* ---- Sizes and packing ---- */
@@ -320,13 +303,13 @@ size_t TT_SIMD(lanes_scratch)(const tt_conv *c, int n)
     dx_plan dx;
     dw_plan dw;
     forward_scratch f;
-    backward_scratch b;
-    size_t forward, backward;
+    size_t most, size;
 
     if (TT_SIMD(lanes_is_dense)(c)) return TT_SIMD(lanes_dense_scratch)(c, n);
     dx = TT_SIMD(lanes_dx_plan)(c);
     dw = TT_SIMD(lanes_dw_plan)(c);
-    forward = forward_cut(c, TT_SIMD(lanes_input)(c), NULL, &f);
-    backward = backward_cut(c, &dx, &dw, NULL, &b);
-    return forward > backward ? forward : backward;
+    most = forward_cut(c, TT_SIMD(lanes_input)(c), NULL, &f);
+    if ((size = TT_SIMD(lanes_dx_scratch)(c, &dx)) > most) most = size;
+    if ((size = TT_SIMD(lanes_dw_scratch)(c, &dw)) > most) most = size;
+    return most;
 }

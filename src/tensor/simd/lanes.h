@@ -21,6 +21,16 @@ enum {
     VB = VW * (int)sizeof(float) /* bytes of a vector                                                   */
 };
 
+/* Only when its loops are unrolled to the end do a tile's sums live in registers. n: at least the rounds.
+ * 16-wide code made of AVX2 instructions is for tests; unrolled, it would take minutes to compile. */
+#if TT_IS_WIDE
+#define FULLY(n)      _Pragma("GCC unroll 1")
+#define LANES_SHUFFLE static __attribute__((noinline))
+#else
+#define FULLY(n)      UNROLL(n)
+#define LANES_SHUFFLE static ALWAYS_INLINE
+#endif
+
 /* Patches want a shuffle by a variable; without one, gradients are spread out before they are used. */
 #if defined(TT_256) || defined(TT_512) || TT_IS_WIDE
 enum { HAVE_PATCH = 1 };
@@ -71,19 +81,37 @@ void TT_SIMD(lanes_input_copy)(const tt_conv *c, input in, const float *x, float
 /* Offsets (floats) of all c * kh * kw weights' inputs from that of the first. */
 void TT_SIMD(lanes_taps)(const tt_conv *c, input in, int32_t *off);
 
-/* A row of neighbouring places, m channels of them: y[m][place] = sum over taps of w * x[place + tap]. */
+/* A row of neighbouring places, m channels of them: y[m][place] = sum over taps of w * x[place + tap].
+ * Taps come as [rows][cols][depth]. Of an input gradient, taps that fall beside the grid are left out. */
 typedef struct row_job {
     const float *x;
     ptrdiff_t x_step; /* floats from place to place */
     int count;        /* places                     */
     const int32_t *off;
-    int taps;
-    const float *w; /* [taps][m], of patches [taps][m][4] */
+    int rows, cols, depth;
+    const float *w; /* [taps][m], of patches [taps][m][4]                                        */
+    const int32_t *col_at; /* NULL: all taps count. Else column i does if 0 <= grid_x + place - col_at[i] < grid_w */
+    int grid_w, grid_x;
     float *y;
     ptrdiff_t y_step, y_stride; /* from place to place, from channel to channel */
     const float *bias;          /* (m) or NULL                                  */
     bool add, relu;
 } row_job;
+
+/* The taps of a tile: columns [first, last) of every row. */
+typedef struct tap_range {
+    int first, last;
+} tap_range;
+static inline tap_range row_taps(const row_job *r, int place, int n)
+{
+    tap_range t = {0, r->cols};
+    const int x = r->grid_x + place;
+
+    if (!r->col_at) return t;
+    while (t.first < t.last && r->col_at[t.first] <= x - r->grid_w) t.first++;
+    while (t.first < t.last && r->col_at[t.last - 1] >= x + n) t.last--;
+    return t;
+}
 void TT_SIMD(lanes_row)(int m, const row_job *r);
 
 /* ---- Input gradient (lanes_dx.c) ---- */
@@ -105,10 +133,10 @@ typedef struct dx_plan {
 dx_plan TT_SIMD(lanes_dx_plan)(const tt_conv *c);
 size_t TT_SIMD(lanes_dx_packed)(const tt_conv *c); /* floats */
 void TT_SIMD(lanes_dx_pack)(const tt_conv *c, const float *w, float *packed);
-void TT_SIMD(lanes_dx_taps)(const tt_conv *c, const dx_plan *p, int32_t *off);
-/* dy is masked; grid: cut for [o][h][w][VW] (patch: gradient and pick side by side), its padding zero. */
-void TT_SIMD(lanes_dx_slice)(const tt_conv *c, const dx_plan *p, const float *packed, const int32_t *off,
-                             const float *dy, const uint8_t *pick, float *grid, float *dx, bool add);
+size_t TT_SIMD(lanes_dx_scratch)(const tt_conv *c, const dx_plan *p);
+/* dy is masked; packed is what lanes_dx_pack made. */
+void TT_SIMD(lanes_dx)(const tt_conv *c, const tt_conv_args *a, const dx_plan *p, const float *packed,
+                       void *scratch);
 
 /* Spreads the gradient of some channels of a slice over outputs [channel][.][w][VW] of `plane` pixels each;
  * `to` is output (0, 0). Outputs that pooling never looks at are not written. */
@@ -140,17 +168,17 @@ void TT_SIMD(lanes_dw)(const tt_conv *c, const tt_conv_args *a, const dw_plan *p
 
 /* from[i] + j * VW ... r[j][i] = r[i][j]. Shuffles within quarters first, then of quarters, as the
  * instruction sets have them. */
-static ALWAYS_INLINE void transpose(vf r[VW])
+__attribute__((unused)) LANES_SHUFFLE void transpose(vf r[VW])
 {
     vf t[VW];
     const vi lo = {LANES4(0, VW, 1, VW + 1)}, hi = {LANES4(2, VW + 2, 3, VW + 3)};
     const vi lo2 = {LANES4(0, 1, VW, VW + 1)}, hi2 = {LANES4(2, 3, VW + 2, VW + 3)};
 
-    UNROLL(8) for (int i = 0; i < VW / 2; i++) {
+    FULLY(8) for (int i = 0; i < VW / 2; i++) {
         t[2 * i] = __builtin_shuffle(r[2 * i], r[2 * i + 1], lo);
         t[2 * i + 1] = __builtin_shuffle(r[2 * i], r[2 * i + 1], hi);
     }
-    UNROLL(4) for (int i = 0; i < VW / 4; i++) {
+    FULLY(4) for (int i = 0; i < VW / 4; i++) {
         r[4 * i] = __builtin_shuffle(t[4 * i], t[4 * i + 2], lo2);
         r[4 * i + 1] = __builtin_shuffle(t[4 * i], t[4 * i + 2], hi2);
         r[4 * i + 2] = __builtin_shuffle(t[4 * i + 1], t[4 * i + 3], lo2);
@@ -159,13 +187,13 @@ static ALWAYS_INLINE void transpose(vf r[VW])
 #if defined(TT_512) || TT_IS_WIDE
     const vi even = {QUAD(0), QUAD(2), QUAD(4), QUAD(6)}, odd = {QUAD(1), QUAD(3), QUAD(5), QUAD(7)};
 
-    UNROLL(4) for (int i = 0; i < 4; i++) {
+    FULLY(4) for (int i = 0; i < 4; i++) {
         t[i] = __builtin_shuffle(r[i], r[i + 4], even);
         t[i + 4] = __builtin_shuffle(r[i], r[i + 4], odd);
         t[i + 8] = __builtin_shuffle(r[i + 8], r[i + 12], even);
         t[i + 12] = __builtin_shuffle(r[i + 8], r[i + 12], odd);
     }
-    UNROLL(4) for (int i = 0; i < 4; i++) {
+    FULLY(4) for (int i = 0; i < 4; i++) {
         r[i] = __builtin_shuffle(t[i], t[i + 8], even);
         r[i + 8] = __builtin_shuffle(t[i], t[i + 8], odd);
         r[i + 4] = __builtin_shuffle(t[i + 4], t[i + 12], even);
@@ -174,7 +202,7 @@ static ALWAYS_INLINE void transpose(vf r[VW])
 #elif defined(TT_256)
     const vi low = {QUAD(0), QUAD(2)}, high = {QUAD(1), QUAD(3)};
 
-    UNROLL(4) for (int i = 0; i < 4; i++) {
+    FULLY(4) for (int i = 0; i < 4; i++) {
         t[i] = r[i];
         r[i] = __builtin_shuffle(t[i], r[i + 4], low);
         r[i + 4] = __builtin_shuffle(t[i], r[i + 4], high);

@@ -30,11 +30,11 @@ static ALWAYS_INLINE void multiply(const int m, const int n, sums sum, int depth
     for (int k = 0; k < depth; k++, a += a_step, b += b_step) {
         vf v[DENSE_COLS];
 
-        UNROLL(4) for (int j = 0; j < n; j++) v[j] = vload(b + j * b_col);
-        UNROLL(6) for (int i = 0; i < m; i++) {
+        FULLY(4) for (int j = 0; j < n; j++) v[j] = vload(b + j * b_col);
+        FULLY(6) for (int i = 0; i < m; i++) {
             vf s = vset1(a[i * a_row]);
 
-            UNROLL(4) for (int j = 0; j < n; j++) sum[i][j] += s * v[j];
+            FULLY(4) for (int j = 0; j < n; j++) sum[i][j] += s * v[j];
         }
     }
 }
@@ -60,8 +60,8 @@ static ALWAYS_INLINE void slice_tile(const int m, const int n, const slice_job *
 {
     sums sum;
 
-    UNROLL(6) for (int i = 0; i < m; i++)
-        UNROLL(4) for (int j = 0; j < n; j++)
+    FULLY(6) for (int i = 0; i < m; i++)
+        FULLY(4) for (int j = 0; j < n; j++)
             sum[i][j] = t->add    ? vload(t->y + j * t->y_col + i * VW)
                         : t->bias ? vset1(t->bias[i])
                                   : vzero();
@@ -69,8 +69,8 @@ static ALWAYS_INLINE void slice_tile(const int m, const int n, const slice_job *
         multiply(m, n, sum, t->depth, t->a, t->a_row, 1, t->b, t->b_col, VW);
     else
         multiply(m, n, sum, t->depth, t->a, 1, m, t->b, t->b_col, VW);
-    UNROLL(6) for (int i = 0; i < m; i++)
-        UNROLL(4) for (int j = 0; j < n; j++)
+    FULLY(6) for (int i = 0; i < m; i++)
+        FULLY(4) for (int j = 0; j < n; j++)
             vstore(t->y + j * t->y_col + i * VW, t->relu ? vmax(vzero(), sum[i][j]) : sum[i][j]);
 }
 
@@ -174,12 +174,12 @@ static ALWAYS_INLINE void grad_tile(const int m, const int n, const grad_job *t)
     sums sum;
     const float *g = t->g, *x = t->x;
 
-    UNROLL(6) for (int i = 0; i < m; i++)
-        UNROLL(4) for (int j = 0; j < n; j++) sum[i][j] = vzero();
+    FULLY(6) for (int i = 0; i < m; i++)
+        FULLY(4) for (int j = 0; j < n; j++) sum[i][j] = vzero();
     for (int64_t s = 0; s < t->slices; s++, g += t->g_step, x += n * VW * VW)
         multiply(m, n, sum, VW, g, VW, 1, x, VW, n * VW);
-    UNROLL(6) for (int i = 0; i < m; i++)
-        UNROLL(4) for (int j = 0; j < n; j++) {
+    FULLY(6) for (int i = 0; i < m; i++)
+        FULLY(4) for (int j = 0; j < n; j++) {
             float *p = t->dw + i * t->row + j * VW;
             const int cols = t->cols - j * VW;
 
@@ -211,9 +211,9 @@ static void transpose_features(const tt_conv_args *a, int in, int f, int cols, i
             const int here = cols - j * VW;
             vf r[VW];
 
-            UNROLL(16) for (int k = 0; k < VW; k++) r[k] = k < here ? vload(x + k * VW) : vzero();
+            FULLY(16) for (int k = 0; k < VW; k++) r[k] = k < here ? vload(x + k * VW) : vzero();
             transpose(r);
-            UNROLL(16) for (int k = 0; k < VW; k++) vstore(to + (k * n + j) * VW, r[k]);
+            FULLY(16) for (int k = 0; k < VW; k++) vstore(to + (k * n + j) * VW, r[k]);
         }
 }
 

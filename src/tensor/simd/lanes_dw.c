@@ -82,26 +82,26 @@ static ALWAYS_INLINE void grad_tile(const int m, const int n, const grad_job *j)
     vf sum[GRAD_ROWS][GRAD_TAPS];
     const float *p[GRAD_TAPS], *g = j->g;
 
-    UNROLL(4) for (int i = 0; i < m; i++)
-        UNROLL(6) for (int k = 0; k < n; k++) sum[i][k] = vload(j->sums + i * j->stride + k * VW);
-    UNROLL(6) for (int k = 0; k < n; k++) p[k] = j->x + j->off[k];
+    FULLY(4) for (int i = 0; i < m; i++)
+        FULLY(6) for (int k = 0; k < n; k++) sum[i][k] = vload(j->sums + i * j->stride + k * VW);
+    FULLY(6) for (int k = 0; k < n; k++) p[k] = j->x + j->off[k];
     for (int y = 0; y < j->rows; y++) {
         ptrdiff_t at = y * j->x_row;
 
         for (ptrdiff_t x = 0; x < (ptrdiff_t)j->cols * VW; x += VW, at += j->x_step) {
             vf s[GRAD_ROWS];
 
-            UNROLL(4) for (int i = 0; i < m; i++) s[i] = vload(g + i * j->g_plane + x);
-            UNROLL(6) for (int k = 0; k < n; k++) {
+            FULLY(4) for (int i = 0; i < m; i++) s[i] = vload(g + i * j->g_plane + x);
+            FULLY(6) for (int k = 0; k < n; k++) {
                 vf v = vload(p[k] + at);
 
-                UNROLL(4) for (int i = 0; i < m; i++) sum[i][k] += s[i] * v;
+                FULLY(4) for (int i = 0; i < m; i++) sum[i][k] += s[i] * v;
             }
         }
         g += j->g_row;
     }
-    UNROLL(4) for (int i = 0; i < m; i++)
-        UNROLL(6) for (int k = 0; k < n; k++) vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
+    FULLY(4) for (int i = 0; i < m; i++)
+        FULLY(6) for (int k = 0; k < n; k++) vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
 }
 
 static void grad_tile_of(int m, int n, const grad_job *j)
@@ -205,10 +205,10 @@ static void split_samples(const tt_conv *c, input in, const float *x, const dw_s
             for (int j = 0; j < inner; j += VW) {
                 vf r[VW];
 
-                UNROLL(16) for (int k = 0; k < VW; k++)
+                FULLY(16) for (int k = 0; k < VW; k++)
                     r[k] = j + k < inner ? vload(from + (j + k) * step) : vzero();
                 transpose(r);
-                UNROLL(16) for (int k = 0; k < VW; k++) vstore(to + k * s->sample + j, r[k]);
+                FULLY(16) for (int k = 0; k < VW; k++) vstore(to + k * s->sample + j, r[k]);
             }
     }
 }
@@ -233,17 +233,19 @@ static ALWAYS_INLINE void run_tile(const int m, const int n, const run_job *j)
     const uint8_t *pick = j->pick;
     const int32_t *place = j->place, *end = place + j->places, *shift = j->shift;
 
-    UNROLL(7) for (int i = 0; i < m; i++)
-        UNROLL(14) for (int k = 0; k < n; k++) sum[i][k] = vload(j->sums + i * j->stride + k * VW);
+    FULLY(7) for (int i = 0; i < m; i++)
+        FULLY(14) for (int k = 0; k < n; k++) sum[i][k] = vload(j->sums + i * j->stride + k * VW);
     for (; place < end; place++, g += VW, pick += VW) {
         const float *p = x + (*place + shift[*pick]);
         vf s = vset1(*g);
 
-        UNROLL(7) for (int i = 0; i < m; i++)
-            UNROLL(14) for (int k = 0; k < n; k++) sum[i][k] += s * vload(p + i * row + k * VW);
+        FULLY(7) for (int i = 0; i < m; i++, p += row) {
+            __asm__("" : "+r"(p)); /* or gcc computes the address of each vector by itself */
+            FULLY(14) for (int k = 0; k < n; k++) sum[i][k] += s * vload(p + k * VW);
+        }
     }
-    UNROLL(7) for (int i = 0; i < m; i++)
-        UNROLL(14) for (int k = 0; k < n; k++) vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
+    FULLY(7) for (int i = 0; i < m; i++)
+        FULLY(14) for (int k = 0; k < n; k++) vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
 }
 
 static void run_tile_of(int m, int n, const run_job *j)

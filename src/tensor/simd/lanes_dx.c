@@ -23,21 +23,13 @@ static bool is_tap(int d, int places, int stride, int dil, int k)
         if (weight_at(d, r, stride, dil, k) >= 0) return true;
     return false;
 }
-
-static int count_taps(int first, int step, int reach, int places, int stride, int dil, int k)
+static bool is_row(const tt_conv *c, const dx_plan *p, int d)
 {
-    int n = 0;
-
-    for (int d = first; d <= reach; d += step) n += is_tap(d, places, stride, dil, k);
-    return n;
+    return is_tap(d, p->rows, c->win.sh, c->win.dh, c->win.kh);
 }
-
-static int class_taps(const tt_conv *c, const dx_plan *p, int cy, int cx)
+static bool is_col(const tt_conv *c, const dx_plan *p, int d)
 {
-    const tt_window *w = &c->win;
-
-    return w->o * count_taps(cy, p->sy, p->reach_y, p->rows, w->sh, w->dh, w->kh) *
-           count_taps(cx, p->sx, p->reach_x, p->cols, w->sw, w->dw, w->kw);
+    return is_tap(d, p->cols, c->win.sw, c->win.dw, c->win.kw);
 }
 
 dx_plan TT_SIMD(lanes_dx_plan)(const tt_conv *c)
@@ -45,7 +37,7 @@ dx_plan TT_SIMD(lanes_dx_plan)(const tt_conv *c)
     const tt_window *w = &c->win;
     dx_plan p = {.rows = 1, .cols = 1, .sy = w->sh, .sx = w->sw, .grid_h = w->oh, .grid_w = w->ow,
                  .most = ROWS_MOST};
-    int last;
+    int last, rows = 0, cols = 0;
 
     if (HAVE_PATCH && c->pool && c->pkh * c->pkw <= 4) {
         p.patch = true;
@@ -61,25 +53,10 @@ dx_plan TT_SIMD(lanes_dx_plan)(const tt_conv *c)
     p.h = p.top + (last + 1 > p.grid_h ? last + 1 : p.grid_h);
     last = (w->pw + w->w - 1) / p.sx;
     p.w = p.left + (last + 1 > p.grid_w ? last + 1 : p.grid_w);
-    p.taps = w->o * count_taps(0, 1, p.reach_y, p.rows, w->sh, w->dh, w->kh) *
-             count_taps(0, 1, p.reach_x, p.cols, w->sw, w->dw, w->kw);
+    for (int d = 0; d <= p.reach_y; d++) rows += is_row(c, &p, d);
+    for (int d = 0; d <= p.reach_x; d++) cols += is_col(c, &p, d);
+    p.taps = w->o * rows * cols;
     return p;
-}
-
-void TT_SIMD(lanes_dx_taps)(const tt_conv *c, const dx_plan *p, int32_t *off)
-{
-    const tt_window *w = &c->win;
-
-    for (int cy = 0; cy < p->sy; cy++)
-        for (int cx = 0; cx < p->sx; cx++)
-            for (int o = 0; o < w->o; o++)
-                for (int y = cy; y <= p->reach_y; y += p->sy) {
-                    if (!is_tap(y, p->rows, w->sh, w->dh, w->kh)) continue;
-                    for (int x = cx; x <= p->reach_x; x += p->sx)
-                        if (is_tap(x, p->cols, w->sw, w->dw, w->kw))
-                            *off++ = ((o * p->h - y / p->sy) * p->w - x / p->sx) * VW *
-                                     (p->patch ? 2 : 1);
-                }
 }
 
 /* ---- Packing: [class][tile of input channels][tap][channel of the tile][1 or 4] ---- */
@@ -90,11 +67,12 @@ size_t TT_SIMD(lanes_dx_packed)(const tt_conv *c)
     return (size_t)p.taps * c->win.c * (p.patch ? 4 : 1);
 }
 
-/* The weights of one tap for channels [first, last). */
+/* The taps of one row and column, of all output channels, for input channels [first, last). */
 static float *pack_tap(const tt_conv *c, const dx_plan *p, const float *w, int y, int x, int first,
                        int last, float *to)
 {
     const tt_window *win = &c->win;
+    const ptrdiff_t kernel = (ptrdiff_t)win->kh * win->kw;
     const int places = p->rows * p->cols, size = p->patch ? 4 : 1;
     int at[4];
 
@@ -104,37 +82,35 @@ static float *pack_tap(const tt_conv *c, const dx_plan *p, const float *w, int y
 
         at[i] = ky < 0 || kx < 0 ? -1 : ky * win->kw + kx;
     }
-    for (int ch = first; ch < last; ch++)
-        for (int i = 0; i < size; i++)
-            *to++ = at[i] < 0 ? 0 : w[(ptrdiff_t)ch * win->kh * win->kw + at[i]];
+    for (int o = 0; o < win->o; o++)
+        for (int ch = first; ch < last; ch++) {
+            const float *from = w + ((ptrdiff_t)o * win->c + ch) * kernel;
+
+            for (int i = 0; i < size; i++) *to++ = at[i] < 0 ? 0 : from[at[i]];
+        }
     return to;
 }
 
 void TT_SIMD(lanes_dx_pack)(const tt_conv *c, const float *w, float *packed)
 {
-    const tt_window *win = &c->win;
     const dx_plan p = TT_SIMD(lanes_dx_plan)(c);
-    const int tiles = parts(win->c, p.most);
-    const ptrdiff_t filter = (ptrdiff_t)win->c * win->kh * win->kw;
+    const int in = c->win.c, tiles = parts(in, p.most);
 
     for (int cy = 0; cy < p.sy; cy++)
         for (int cx = 0; cx < p.sx; cx++)
             for (int t = 0; t < tiles; t++)
-                for (int o = 0; o < win->o; o++)
-                    for (int y = cy; y <= p.reach_y; y += p.sy) {
-                        if (!is_tap(y, p.rows, win->sh, win->dh, win->kh)) continue;
-                        for (int x = cx; x <= p.reach_x; x += p.sx)
-                            if (is_tap(x, p.cols, win->sw, win->dw, win->kw))
-                                packed = pack_tap(c, &p, w + o * filter, y, x,
-                                                  part_first(win->c, tiles, t),
-                                                  part_first(win->c, tiles, t + 1), packed);
+                for (int y = cy; y <= p.reach_y; y += p.sy)
+                    for (int x = cx; x <= p.reach_x; x += p.sx) {
+                        if (!is_row(c, &p, y) || !is_col(c, &p, x)) continue;
+                        packed = pack_tap(c, &p, w, y, x, part_first(in, tiles, t),
+                                          part_first(in, tiles, t + 1), packed);
                     }
 }
 
 /* ---- Patches ---- */
 
 /* Lane i: w[pick[i] & 3]. */
-static ALWAYS_INLINE vf choose(const float *w, vi pick)
+LANES_SHUFFLE vf choose(const float *w, vi pick)
 {
 #if defined(TT_512)
     return (vf)_mm512_permutevar_ps(_mm512_broadcast_f32x4(_mm_loadu_ps(w)), (__m512i)pick);
@@ -148,41 +124,46 @@ static ALWAYS_INLINE vf choose(const float *w, vi pick)
 #endif
 }
 
-static ALWAYS_INLINE void patch_tile(const int m, const int n, const row_job *r, const float *x,
-                                     float *y)
+static ALWAYS_INLINE void patch_tile(const int m, const int n, const row_job *r, int place)
 {
     vf sum[PATCH_MOST][2];
-    const float *w = r->w;
-    const int32_t *off = r->off, *end = off + r->taps;
+    const tap_range t = row_taps(r, place, n);
+    const float *x = r->x + place * 2 * VW;
+    float *y = r->y + place * r->y_step;
 
-    UNROLL(10) for (int i = 0; i < m; i++)
-        UNROLL(2) for (int j = 0; j < n; j++)
+    FULLY(10) for (int i = 0; i < m; i++)
+        FULLY(2) for (int j = 0; j < n; j++)
             sum[i][j] = r->add ? vload(y + i * r->y_stride + j * r->y_step) : vzero();
-    for (; off < end; off++, w += m * 4) {
-        const float *p = x + *off;
-        vf g[2];
-        vi pick[2];
+    for (int k = 0; k < r->rows; k++) {
+        const ptrdiff_t skip = ((ptrdiff_t)k * r->cols + t.first) * r->depth;
+        const int32_t *off = r->off + skip, *end = off + (t.last - t.first) * r->depth;
+        const float *w = r->w + skip * m * 4;
 
-        UNROLL(2) for (int j = 0; j < n; j++) {
-            g[j] = vload(p + j * 2 * VW);
-            pick[j] = (vi)vload(p + j * 2 * VW + VW);
+        for (; off < end; off++, w += m * 4) {
+            const float *p = x + *off;
+            vf g[2];
+            vi pick[2];
+
+            FULLY(2) for (int j = 0; j < n; j++) {
+                g[j] = vload(p + j * 2 * VW);
+                pick[j] = (vi)vload(p + j * 2 * VW + VW);
+            }
+            FULLY(10) for (int i = 0; i < m; i++)
+                FULLY(2) for (int j = 0; j < n; j++)
+                    sum[i][j] += choose(w + i * 4, pick[j]) * g[j];
         }
-        UNROLL(10) for (int i = 0; i < m; i++)
-            UNROLL(2) for (int j = 0; j < n; j++) sum[i][j] += choose(w + i * 4, pick[j]) * g[j];
     }
-    UNROLL(10) for (int i = 0; i < m; i++)
-        UNROLL(2) for (int j = 0; j < n; j++)
+    FULLY(10) for (int i = 0; i < m; i++)
+        FULLY(2) for (int j = 0; j < n; j++)
             vstore(y + i * r->y_stride + j * r->y_step, sum[i][j]);
 }
 
 static ALWAYS_INLINE void patch_row(const int m, const row_job *r)
 {
-    const float *x = r->x;
-    float *y = r->y;
     int i = 0;
 
-    for (; i + 2 <= r->count; i += 2, x += 4 * VW, y += 2 * r->y_step) patch_tile(m, 2, r, x, y);
-    if (i < r->count) patch_tile(m, 1, r, x, y);
+    for (; i + 2 <= r->count; i += 2) patch_tile(m, 2, r, i);
+    if (i < r->count) patch_tile(m, 1, r, i);
 }
 
 static void patch_row_of(int m, const row_job *r)
@@ -234,45 +215,101 @@ static void fill_patches(const tt_conv *c, const dx_plan *p, const float *dy, co
         }
 }
 
-void TT_SIMD(lanes_dx_slice)(const tt_conv *c, const dx_plan *p, const float *packed, const int32_t *off,
-                             const float *dy, const uint8_t *pick, float *grid, float *dx, bool add)
+typedef struct dx_scratch {
+    int32_t *off;             /* of one class's taps, [row][column][output channel]  */
+    int32_t *row_at, *col_at; /* grid points from its rows and columns to the pixel's */
+    float *grid;
+} dx_scratch;
+static size_t dx_cut(const tt_conv *c, const dx_plan *p, void *base, dx_scratch *s)
+{
+    cut k = {base, 0};
+
+    s->off = cut_take(&k, (size_t)p->taps * sizeof(int32_t));
+    s->row_at = cut_take(&k, ((size_t)p->top + 1) * sizeof(int32_t));
+    s->col_at = cut_take(&k, ((size_t)p->left + 1) * sizeof(int32_t));
+    s->grid = cut_vectors(&k, (int64_t)c->win.o * p->h * p->w * (p->patch ? 2 : 1));
+    return k.used;
+}
+
+size_t TT_SIMD(lanes_dx_scratch)(const tt_conv *c, const dx_plan *p)
+{
+    dx_scratch s;
+
+    return dx_cut(c, p, NULL, &s);
+}
+
+/* The pixels cy + sy * y - ph, cx + sx * x - pw. Returns how many taps they have. */
+static int dx_class(const tt_conv *c, const dx_plan *p, const dx_scratch *s, int cy, int cx,
+                    const float *packed, float *dx, bool add)
 {
     const tt_window *w = &c->win;
     const int tiles = parts(w->c, p->most), size = p->patch ? 4 : 1, point = p->patch ? 2 * VW : VW;
+    /* Where on the grid its first pixel is. */
+    const int y0 = w->ph > cy ? parts(w->ph - cy, p->sy) : 0;
+    const int x0 = w->pw > cx ? parts(w->pw - cx, p->sx) : 0;
+    const int right = w->pw + w->w - cx - x0 * p->sx;
+    int32_t *off = s->off;
+    int rows = 0, cols = 0, taps;
+    row_job r = {.x_step = point, .count = right > 0 ? parts(right, p->sx) : 0, .depth = w->o,
+                 .col_at = s->col_at, .grid_w = p->grid_w, .grid_x = x0, .y_step = p->sx * VW,
+                 .y_stride = (ptrdiff_t)w->h * w->w * VW, .add = add};
 
-    if (p->patch)
-        fill_patches(c, p, dy, pick, grid);
-    else
-        TT_SIMD(lanes_spread)
-        (c, w->o, dy, pick, (ptrdiff_t)p->h * p->w, p->w, grid + ((ptrdiff_t)p->top * p->w + p->left) * VW);
+    for (int d = cy; d <= p->reach_y; d += p->sy)
+        if (is_row(c, p, d)) s->row_at[rows++] = d / p->sy;
+    for (int d = cx; d <= p->reach_x; d += p->sx)
+        if (is_col(c, p, d)) s->col_at[cols++] = d / p->sx;
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++)
+            for (int o = 0; o < w->o; o++)
+                *off++ = ((o * p->h - s->row_at[i]) * p->w - s->col_at[j]) * point;
+    taps = rows * cols * w->o;
+    r.cols = cols;
+    for (int t = 0; t < tiles; t++) {
+        const int first = part_first(w->c, tiles, t), m = part_first(w->c, tiles, t + 1) - first;
 
-    for (int cy = 0; cy < p->sy; cy++)
-        for (int cx = 0; cx < p->sx; cx++) {
-            const int taps = class_taps(c, p, cy, cx);
-            /* Grid points of the first and last pixels of the class: cy + sy * point = ph + pixel. */
-            const int y0 = w->ph > cy ? parts(w->ph - cy, p->sy) : 0;
-            const int x0 = w->pw > cx ? parts(w->pw - cx, p->sx) : 0;
-            const int left = w->pw + w->w - cx - x0 * p->sx;
-            row_job r = {.x_step = point, .count = left > 0 ? parts(left, p->sx) : 0, .off = off,
-                         .taps = taps, .y_step = p->sx * VW, .add = add,
-                         .y_stride = (ptrdiff_t)w->h * w->w * VW};
+        for (int y = y0; cy + y * p->sy < w->ph + w->h; y++) {
+            const int row = cy + y * p->sy - w->ph, col = cx + x0 * p->sx - w->pw;
+            int from = 0, to = rows;
 
-            for (int t = 0; t < tiles; t++) {
-                int first = part_first(w->c, tiles, t), m = part_first(w->c, tiles, t + 1) - first;
-
-                r.w = packed + (ptrdiff_t)first * taps * size;
-                for (int y = y0; cy + y * p->sy < w->ph + w->h; y++) {
-                    int row = cy + y * p->sy - w->ph, col = cx + x0 * p->sx - w->pw;
-
-                    r.x = grid + ((ptrdiff_t)(p->top + y) * p->w + p->left + x0) * point;
-                    r.y = dx + (((ptrdiff_t)first * w->h + row) * w->w + col) * VW;
-                    if (p->patch)
-                        patch_row_of(m, &r);
-                    else
-                        TT_SIMD(lanes_row)(m, &r);
-                }
-            }
-            off += taps;
-            packed += (ptrdiff_t)w->c * taps * size;
+            while (from < to && s->row_at[from] <= y - p->grid_h) from++;
+            while (from < to && s->row_at[to - 1] > y) to--;
+            r.rows = to - from;
+            r.off = s->off + from * cols * w->o;
+            r.w = packed + ((ptrdiff_t)first * taps + (ptrdiff_t)from * cols * w->o * m) * size;
+            r.x = s->grid + ((ptrdiff_t)(p->top + y) * p->w + p->left + x0) * point;
+            r.y = dx + (((ptrdiff_t)first * w->h + row) * w->w + col) * VW;
+            if (p->patch)
+                patch_row_of(m, &r);
+            else
+                TT_SIMD(lanes_row)(m, &r);
         }
+    }
+    return taps;
+}
+
+void TT_SIMD(lanes_dx)(const tt_conv *c, const tt_conv_args *a, const dx_plan *p, const float *packed,
+                       void *scratch)
+{
+    const tt_window *w = &c->win;
+    const ptrdiff_t x_size = (ptrdiff_t)w->c * w->h * w->w * VW;
+    const ptrdiff_t y_size = (ptrdiff_t)w->o * (c->pool ? c->poh * c->pow_ : w->oh * w->ow) * VW;
+    dx_scratch s;
+
+    dx_cut(c, p, scratch, &s);
+    memset(s.grid, 0, (size_t)w->o * p->h * p->w * (p->patch ? 2 : 1) * VB);
+    for (int64_t i = 0; i < slices(a->n); i++) {
+        const float *dy = a->dy + i * y_size, *weights = packed;
+        const uint8_t *pick = c->pool ? a->pick + i * y_size : NULL;
+
+        if (p->patch)
+            fill_patches(c, p, dy, pick, s.grid);
+        else
+            TT_SIMD(lanes_spread)
+            (c, w->o, dy, pick, (ptrdiff_t)p->h * p->w, p->w,
+             s.grid + ((ptrdiff_t)p->top * p->w + p->left) * VW);
+        for (int cy = 0; cy < p->sy; cy++)
+            for (int cx = 0; cx < p->sx; cx++)
+                weights += (ptrdiff_t)w->c * (p->patch ? 4 : 1) *
+                           dx_class(c, p, &s, cy, cx, weights, a->dx + i * x_size, a->dx_add);
+    }
 }

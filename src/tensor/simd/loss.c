@@ -1,10 +1,10 @@
-/* Losses: rows of d numbers, in vectors along the row; sums over rows in double. See ref/loss.c for the
- * definitions. */
+/* Losses: rows of d numbers, in vectors along the row; sums over rows in double. See ref/loss.c for
+ * the definitions. */
 #include "tensor/simd/table.h"
 #include "tensor/simd/vmath.h"
 
-/* How many classes come before `label`, the largest first; of equal ones the first, and what is not a
- * number before every number. */
+/* How many classes come before `label`, the largest first; of equal ones the first, and what is not
+ * a number before every number. */
 static int64_t place_of(const float *x, int64_t d, int64_t label)
 {
     vf own = vset1(x[label]);
@@ -14,8 +14,8 @@ static int64_t place_of(const float *x, int64_t d, int64_t label)
     for (int64_t k = 0; k < d; k += VW) {
         int n = vtake(k, d);
         vf v = vload_n(x + k, n);
-        vi equal = k + VW <= label ? v == own : k < label ? (v == own) & vfirst((int)(label - k)) : (vi){0};
-        more -= (~(v <= own) | equal) & vfirst(n);
+        vi earlier = vfirst(k < label ? vtake(k, label) : 0);
+        more -= (~(v <= own) | ((v == own) & earlier)) & vfirst(n);
     }
     for (int i = 0; i < VW; i++) before += more[i];
     return before - !(x[label] <= x[label]); /* a label that is not a number has counted itself */
@@ -122,9 +122,15 @@ static void row_loss(tt_loss_args *a, int row)
     }
     TT_ASSERT(a->kind == TT_LOSS_BCE || label < a->d);
     switch (a->kind) {
-    case TT_LOSS_SOFTMAX: a->loss += softmax_row(a, row, x, dx); break;
-    case TT_LOSS_NLL: a->loss += nll_row(a, label, x, dx); break;
-    case TT_LOSS_MSE: a->loss += mean_row(a, target, x, dx, false); break;
+    case TT_LOSS_SOFTMAX:
+        a->loss += softmax_row(a, row, x, dx);
+        break;
+    case TT_LOSS_NLL:
+        a->loss += nll_row(a, label, x, dx);
+        break;
+    case TT_LOSS_MSE:
+        a->loss += mean_row(a, target, x, dx, false);
+        break;
     case TT_LOSS_BCE:
         if (a->label) asked = (float)label, target = &asked;
         a->loss += mean_row(a, target, x, dx, true);

@@ -4,9 +4,9 @@
 #include "tensor/simd/table.h"
 
 /* ---- packing ----
- * Forward: for each group, panels of output channels, each (kh, kw, c / groups) rows of the panel's width.
- * Behind it, for dx: panels of input channels, each (kh, kw, o / groups) rows with the taps in reverse.
- * The width of the last panel is rounded up to whole vectors, and filled with zeros. */
+ * Forward: for each group, panels of output channels, each (kh, kw, c / groups) rows of the panel's
+ * width. Behind it, for dx: panels of input channels, each (kh, kw, o / groups) rows with the taps
+ * in reverse. The width of the last panel is rounded up to whole vectors, and filled with zeros. */
 static size_t packed_half(const tt_window *w, int rows, int columns)
 {
     return (size_t)w->groups * w->kh * w->kw * rows * ceil_div(columns, VW) * VW;
@@ -44,8 +44,10 @@ static ALWAYS_INLINE void turn4(const float *from, size_t step, float *const to[
 {
     v4 a = *(const v4 *)from, b = *(const v4 *)(from + step);
     v4 c = *(const v4 *)(from + 2 * step), d = *(const v4 *)(from + 3 * step);
-    v4 ab0 = __builtin_shuffle(a, b, (v4i){0, 4, 1, 5}), ab1 = __builtin_shuffle(a, b, (v4i){2, 6, 3, 7});
-    v4 cd0 = __builtin_shuffle(c, d, (v4i){0, 4, 1, 5}), cd1 = __builtin_shuffle(c, d, (v4i){2, 6, 3, 7});
+    v4 ab0 = __builtin_shuffle(a, b, (v4i){0, 4, 1, 5}),
+       ab1 = __builtin_shuffle(a, b, (v4i){2, 6, 3, 7});
+    v4 cd0 = __builtin_shuffle(c, d, (v4i){0, 4, 1, 5}),
+       cd1 = __builtin_shuffle(c, d, (v4i){2, 6, 3, 7});
 
     *(v4 *)to[0] = __builtin_shuffle(ab0, cd0, (v4i){0, 1, 4, 5});
     *(v4 *)to[1] = __builtin_shuffle(ab0, cd0, (v4i){2, 3, 6, 7});
@@ -53,7 +55,8 @@ static ALWAYS_INLINE void turn4(const float *from, size_t step, float *const to[
     *(v4 *)to[3] = __builtin_shuffle(ab1, cd1, (v4i){2, 3, 6, 7});
 }
 
-/* A panel of `width` output channels, whose weights are (width, rows) at w, rows in the order (c, kh, kw). */
+/* A panel of `width` output channels, whose weights are (width, rows) at w, rows in the order (c,
+ * kh, kw). */
 static void pack_forward(const float *w, int per, int taps, int width, float *to)
 {
     size_t rows = (size_t)per * taps, wide = (size_t)ceil_div(width, VW) * VW;
@@ -77,7 +80,8 @@ static void pack_backward(const float *w, int outs, size_t step, int taps, int w
 
     for (int o = 0; o < outs; o++)
         for (int t = 0; t < taps; t++)
-            pack_row(w + o * step + t, taps, width, to + ((size_t)(taps - 1 - t) * outs + o) * wide);
+            pack_row(w + o * step + t, taps, width,
+                     to + ((size_t)(taps - 1 - t) * outs + o) * wide);
 }
 
 void TT_SIMD(nhwc_pack)(const tt_conv *c, const float *w, float *packed)
@@ -105,17 +109,45 @@ void TT_SIMD(nhwc_pack)(const tt_conv *c, const float *w, float *packed)
 static gather gather_forward(const tt_conv *c, int n)
 {
     const tt_window *w = &c->win;
-    return (gather){.n = n, .groups = w->groups, .ih = w->h, .iw = w->w, .ic = w->c, .oh = w->oh,
-                    .ow = w->ow, .oc = w->o, .kh = w->kh, .kw = w->kw, .sh = w->sh, .sw = w->sw,
-                    .ph = w->ph, .pw = w->pw, .dh = w->dh, .dw = w->dw, .relu = c->relu};
+    return (gather){.n = n,
+                    .groups = w->groups,
+                    .ih = w->h,
+                    .iw = w->w,
+                    .ic = w->c,
+                    .oh = w->oh,
+                    .ow = w->ow,
+                    .oc = w->o,
+                    .kh = w->kh,
+                    .kw = w->kw,
+                    .sh = w->sh,
+                    .sw = w->sw,
+                    .ph = w->ph,
+                    .pw = w->pw,
+                    .dh = w->dh,
+                    .dw = w->dw,
+                    .relu = c->relu};
 }
 
 static gather gather_backward(const tt_conv *c, int n)
 {
     const tt_window *w = &c->win;
-    return (gather){.n = n, .groups = w->groups, .ih = w->oh, .iw = w->ow, .ic = w->o, .oh = w->h,
-                    .ow = w->w, .oc = w->c, .kh = w->kh, .kw = w->kw, .sh = w->sh, .sw = w->sw,
-                    .ph = w->ph, .pw = w->pw, .dh = w->dh, .dw = w->dw, .turned = true};
+    return (gather){.n = n,
+                    .groups = w->groups,
+                    .ih = w->oh,
+                    .iw = w->ow,
+                    .ic = w->o,
+                    .oh = w->h,
+                    .ow = w->w,
+                    .oc = w->c,
+                    .kh = w->kh,
+                    .kw = w->kw,
+                    .sh = w->sh,
+                    .sw = w->sw,
+                    .ph = w->ph,
+                    .pw = w->pw,
+                    .dh = w->dh,
+                    .dw = w->dw,
+                    .turned = true};
 }
 
 /* TT_PLAIN is turned into NHWC in scratch and back, unless one pixel makes them the same. */
@@ -195,7 +227,8 @@ static void bias_gradient(int64_t pixels, int o, const float *dy, float *db, boo
         vf sum = add ? vload_n(db + j, take) : vzero();
         for (int64_t p = 0; p < pixels; p += BLOCK) {
             vf part = vzero();
-            for (int64_t q = p; q < pixels && q < p + BLOCK; q++) part += vload_n(dy + q * o + j, take);
+            for (int64_t q = p; q < pixels && q < p + BLOCK; q++)
+                part += vload_n(dy + q * o + j, take);
             sum += part;
         }
         vstore_n(db + j, sum, take);
@@ -229,7 +262,6 @@ void TT_SIMD(nhwc_backward)(const tt_conv *c, const tt_conv_args *a)
         g.in = dy, g.packed = a->packed + packed_forward(w);
         g.out = t.in ? t.in : a->dx, g.add = t.in ? false : a->dx_add;
         TT_SIMD(nhwc_gather)(&g, t.rest);
-        if (t.in)
-            TT_SIMD(reorder)(a->n, w->c, in_area, TT_NHWC, t.in, TT_PLAIN, a->dx, a->dx_add);
+        if (t.in) TT_SIMD(reorder)(a->n, w->c, in_area, TT_NHWC, t.in, TT_PLAIN, a->dx, a->dx_add);
     }
 }

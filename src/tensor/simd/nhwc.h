@@ -1,18 +1,17 @@
 /* nhwc: convolution and dense layers with channels innermost; private to the nhwc_*.c files.
  *
  * Two engines, each a loop around one family of register tiles of TILE_M rows x TILE_NV vectors:
- *   gather  y and dx: a row is an output pixel, addressed by a pointer of its own, a column an output
- *           channel; the sum runs over kernel taps and channels (nhwc_gather.c)
- *   weight  dw: a row is an output channel, a column an input channel; the sum runs over pixels
- *           (nhwc_weight.c)
- * Neither multiplies padding: taps that fall outside the image are left out, not read as zero. */
+ *   gather  y and dx: a row is an output pixel, addressed by a pointer of its own, a column an
+ * output channel; the sum runs over kernel taps and channels (nhwc_gather.c) weight  dw: a row is
+ * an output channel, a column an input channel; the sum runs over pixels (nhwc_weight.c) Neither
+ * multiplies padding: taps that fall outside the image are left out, not read as zero. */
 #ifndef TT_SIMD_NHWC_H
 #define TT_SIMD_NHWC_H
 
 #include "tensor/simd/conv.h"
 
-/* TILE_M x TILE_NV accumulators, TILE_NV vectors of one operand and a broadcast of the other must fit in
- * the registers; the pointers of TILE_M rows must fit in the general ones. */
+/* TILE_M x TILE_NV accumulators, TILE_NV vectors of one operand and a broadcast of the other must
+ * fit in the registers; the pointers of TILE_M rows must fit in the general ones. */
 #if defined(TT_512) || TT_IS_WIDE
 #define TILE_NV 4
 #else
@@ -27,10 +26,10 @@ enum {
  * in(source of p, k) * packed(tap, k, j), where `in` and `out` are images of one call. */
 typedef struct gather {
     int n, groups;
-    int ih, iw, ic;                     /* size of `in`; ic channels in all groups                     */
-    int oh, ow, oc;                     /* size of `out`                                               */
-    int kh, kw, sh, sw, ph, pw, dh, dw; /* the window, as the convolution has it                       */
-    bool turned;                        /* dx: `in` is dy, and a tap moves the other way               */
+    int ih, iw, ic; /* size of `in`; ic channels in all groups                     */
+    int oh, ow, oc; /* size of `out`                                               */
+    int kh, kw, sh, sw, ph, pw, dh, dw; /* the window, as the convolution has it */
+    bool turned; /* dx: `in` is dy, and a tap moves the other way               */
     bool add, relu;
     const float *in, *packed, *bias;
     float *out;
@@ -62,12 +61,21 @@ static inline void *cut(cutter *c, size_t bytes)
     return c->base ? c->base + at : NULL;
 }
 
-static inline int min_int(int a, int b) { return a < b ? a : b; }
-static inline int max_int(int a, int b) { return a > b ? a : b; }
-static inline int ceil_div(int a, int b) { return (a + b - 1) / b; }
+static inline int min_int(int a, int b)
+{
+    return a < b ? a : b;
+}
+static inline int max_int(int a, int b)
+{
+    return a > b ? a : b;
+}
+static inline int ceil_div(int a, int b)
+{
+    return (a + b - 1) / b;
+}
 
-/* While a block is computed, what the next one reads is fetched into L2, a few lines with each tile: the
- * processor's own guesses stop at the end of the short stretches that tiles read. */
+/* While a block is computed, what the next one reads is fetched into L2, a few lines with each
+ * tile: the processor's own guesses stop at the end of the short stretches that tiles read. */
 typedef struct ahead {
     const char *at, *end;
     size_t step; /* bytes for each tile */

@@ -1,13 +1,14 @@
 /* nhwc_gather: y, and dx, as sums over kernel taps and channels.
  *
- * Output pixels that have the same valid taps form a class: 9 of them for a 3 x 3 kernel with padding 1 (the
- * inside, four edges, four corners), s x s times as many for dx of a convolution with stride s. Pixels of one
- * class, whatever row and image they are in, share a list of runs: stretches of `in`, relative to the pixel,
- * that are contiguous and meet contiguous rows of the packed weights. A tile is TILE_M pixels of a class.
+ * Output pixels that have the same valid taps form a class: 9 of them for a 3 x 3 kernel with
+ * padding 1 (the inside, four edges, four corners), s x s times as many for dx of a convolution
+ * with stride s. Pixels of one class, whatever row and image they are in, share a list of runs:
+ * stretches of `in`, relative to the pixel, that are contiguous and meet contiguous rows of the
+ * packed weights. A tile is TILE_M pixels of a class.
  *
- * Loops, outside in: block of pixels (its input stays in L2), panel of output channels, block of the sum
- * (its weights stay in L1), class, tile. The terms of an output are added in the order of the packed rows,
- * whatever the batch or the tile it is in. */
+ * Loops, outside in: block of pixels (its input stays in L2), panel of output channels, block of
+ * the sum (its weights stay in L1), class, tile. The terms of an output are added in the order of
+ * the packed rows, whatever the batch or the tile it is in. */
 #include "tensor/simd/nhwc.h"
 
 enum {
@@ -35,7 +36,8 @@ typedef struct axis {
     int tap_step, in_step; /* from one valid tap to the next                */
 } axis;
 
-typedef struct class {
+typedef struct class
+{
     int first, count; /* pixels in the block's table               */
     int tap_y, taps_y, tap_x, taps_x;
     int terms, done; /* of the sum: in all, and so far in this panel */
@@ -46,9 +48,9 @@ typedef struct plan {
     class *classes;
     pixel *pixels;
     int class_count;
-    size_t tile_count; /* about */
+    size_t tile_count;    /* about */
     ahead input, weights; /* of the next block of pixels, and of the next of the sum */
-    int images, rows; /* of a block: several whole images, or rows of one */
+    int images, rows;     /* of a block: several whole images, or rows of one */
 } plan;
 
 /* ---- tiles ---- */
@@ -70,18 +72,21 @@ static ALWAYS_INLINE void tile(int m, int nv, const pixel *p, const job *t)
     const float *in[TILE_M];
     ptrdiff_t at = t->out;
 
-    UNROLL(8) for (int i = 0; i < m; i++) {
-        in[i] = p[i].in;
-        UNROLL(4) for (int j = 0; j < nv; j += 16 / VW) __builtin_prefetch(p[i].out + at + j * VW, 1, 3);
-    }
     UNROLL(8) for (int i = 0; i < m; i++)
-        UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] = vzero();
+    {
+        in[i] = p[i].in;
+        UNROLL(4)
+        for (int j = 0; j < nv; j += 16 / VW) __builtin_prefetch(p[i].out + at + j * VW, 1, 3);
+    }
+    UNROLL(8)
+    for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] = vzero();
     if (t->from == FROM_OUT) {
-        UNROLL(8) for (int i = 0; i < m; i++)
-            UNROLL(4) for (int j = 0; j < nv; j++)
-                acc[i][j] = vload_n(p[i].out + at + j * VW, j < nv - 1 ? VW : t->last);
+        UNROLL(8)
+        for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] =
+            vload_n(p[i].out + at + j * VW, j < nv - 1 ? VW : t->last);
     } else if (t->from == FROM_BIAS) {
-        UNROLL(4) for (int j = 0; j < nv; j++) {
+        UNROLL(4) for (int j = 0; j < nv; j++)
+        {
             vf b = vload_n(t->bias + j * VW, j < nv - 1 ? VW : t->last);
             UNROLL(8) for (int i = 0; i < m; i++) acc[i][j] = b;
         }
@@ -90,10 +95,12 @@ static ALWAYS_INLINE void tile(int m, int nv, const pixel *p, const job *t)
     for (const run *r = t->runs, *end = r + t->run_count; r < end; r++) {
         const float *w = t->panel + (ptrdiff_t)r->row * (nv * VW);
         ptrdiff_t k = r->in, k_end = k + r->len;
-        UNROLL(4) for (; k < k_end; k++, w += nv * VW) {
+        UNROLL(4) for (; k < k_end; k++, w += nv * VW)
+        {
             vf wv[TILE_NV];
             UNROLL(4) for (int j = 0; j < nv; j++) wv[j] = vload(w + j * VW);
-            UNROLL(8) for (int i = 0; i < m; i++) {
+            UNROLL(8) for (int i = 0; i < m; i++)
+            {
                 vf x = vset1(in[i][k]);
                 UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] += x * wv[j];
             }
@@ -101,18 +108,25 @@ static ALWAYS_INLINE void tile(int m, int nv, const pixel *p, const job *t)
     }
 
     if (t->relu)
-        UNROLL(8) for (int i = 0; i < m; i++)
-            UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] = vrelu(acc[i][j]);
-    UNROLL(8) for (int i = 0; i < m; i++)
-        UNROLL(4) for (int j = 0; j < nv; j++)
-            vstore_n(p[i].out + at + j * VW, acc[i][j], j < nv - 1 ? VW : t->last);
+        UNROLL(8)
+        for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] =
+            vrelu(acc[i][j]);
+    UNROLL(8)
+    for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++)
+        vstore_n(p[i].out + at + j * VW, acc[i][j], j < nv - 1 ? VW : t->last);
 }
 
 typedef void tile_fn(const pixel *p, const job *t);
 #define TILE(m, nv)                                                                                \
-    static void tile_##m##x##nv(const pixel *p, const job *t) { tile(m, nv, p, t); }
+    static void tile_##m##x##nv(const pixel *p, const job *t)                                      \
+    {                                                                                              \
+        tile(m, nv, p, t);                                                                         \
+    }
 #define TILES(nv) TILE(1, nv) TILE(2, nv) TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv)
-#define NAMES(nv) {tile_1x##nv, tile_2x##nv, tile_3x##nv, tile_4x##nv, tile_5x##nv, tile_6x##nv}
+#define NAMES(nv)                                                                                  \
+    {                                                                                              \
+        tile_1x##nv, tile_2x##nv, tile_3x##nv, tile_4x##nv, tile_5x##nv, tile_6x##nv               \
+    }
 TILES(1)
 TILES(2)
 #if TILE_NV == 4
@@ -133,8 +147,8 @@ static int gcd(int a, int b)
     return a;
 }
 
-/* Where tap k of position p reads, or -1. Turned windows have their taps in reverse, so that the next tap
- * reads further on here too. */
+/* Where tap k of position p reads, or -1. Turned windows have their taps in reverse, so that the
+ * next tap reads further on here too. */
 static int source(bool turned, int p, int k, int taps, int stride, int pad, int dilation, int len)
 {
     int at;
@@ -170,7 +184,8 @@ static void axis_plan(axis *a, bool turned, int len, int in_len, int taps, int s
     for (int p = 0; p < len; p++) {
         int first = 0, count = 0, c = 0;
         for (int k = 0; k < taps; k++)
-            if (source(turned, p, k, taps, stride, pad, dilation, in_len) >= 0 && !count++) first = k;
+            if (source(turned, p, k, taps, stride, pad, dilation, in_len) >= 0 && !count++)
+                first = k;
         while (c < a->classes && (a->tap[c] != first || a->taps[c] != count)) c++;
         if (c == a->classes) {
             a->tap[c] = first, a->taps[c] = count;
@@ -186,8 +201,8 @@ static void axis_plan(axis *a, bool turned, int len, int in_len, int taps, int s
     a->start[a->classes] = done;
     for (int c = 0; c < a->classes; c++)
         for (int i = a->start[c]; i < a->start[c + 1]; i++)
-            a->src[i] = a->taps[c] ? source(turned, a->pos[i], a->tap[c], taps, stride, pad, dilation,
-                                            in_len)
+            a->src[i] = a->taps[c] ? source(turned, a->pos[i], a->tap[c], taps, stride, pad,
+                                            dilation, in_len)
                                    : 0;
 }
 
@@ -253,9 +268,10 @@ static void block_list(const gather *g, plan *p, int n0, int images, int y0, int
     p->tile_count = (size_t)ceil_div((int)(q - p->pixels), TILE_M);
 }
 
-/* The runs of a class within rows k0 up to k1 of the packed weights; `first` is the group's first channel.
- * There are at most k1 - k0. */
-static int runs_list(const gather *g, const plan *p, const class *c, int first, int k0, int k1, run *r)
+/* The runs of a class within rows k0 up to k1 of the packed weights; `first` is the group's first
+ * channel. There are at most k1 - k0. */
+static int runs_list(const gather *g, const plan *p, const class *c, int first, int k0, int k1,
+                     run *r)
 {
     int per = g->ic / g->groups, count = 0;
     bool joined = g->groups == 1 && p->x.tap_step == 1 && p->x.in_step == 1;
@@ -286,6 +302,17 @@ static void class_tiles(plan *p, const class *c, int nv, const job *t)
     }
 }
 
+/* Pixels that no tap reaches. */
+static void class_fill(const gather *g, const plan *p, const class *c)
+{
+    for (int i = c->first; i < c->first + c->count && !g->add; i++)
+        for (int j = 0; j < g->oc; j += VW) {
+            int take = vtake(j, g->oc);
+            vf y = g->bias ? vload_n(g->bias + j, take) : vzero();
+            vstore_n(p->pixels[i].out + j, g->relu ? vrelu(y) : y, take);
+        }
+}
+
 /* One panel of output channels, `width` of them, of all pixels of the block. */
 static void panel_sum(const gather *g, plan *p, int first, int width, job *t)
 {
@@ -298,11 +325,12 @@ static void panel_sum(const gather *g, plan *p, int first, int width, job *t)
     for (int i = 0; i < p->class_count; i++) p->classes[i].done = 0;
     for (int b = 0; b < blocks; b++) {
         int k0 = part_start(rows, blocks, b), k1 = part_start(rows, blocks, b + 1);
-        ahead_set(&p->weights, t->panel + (size_t)k1 * nv * VW, (size_t)(k1 - k0) * nv * VW, p->tile_count);
+        ahead_set(&p->weights, t->panel + (size_t)k1 * nv * VW, (size_t)(k1 - k0) * nv * VW,
+                  p->tile_count);
         for (int i = 0; i < p->class_count; i++) {
             class *c = &p->classes[i];
             t->run_count = runs_list(g, p, c, first, k0, k1, runs);
-            if (!t->run_count && (c->terms || b)) continue;
+            if (!t->run_count) continue;
             t->from = c->done || g->add ? FROM_OUT : g->bias ? FROM_BIAS : FROM_ZERO;
             for (int r = 0; r < t->run_count; r++) c->done += runs[r].len;
             t->relu = g->relu && c->done == c->terms;
@@ -338,6 +366,8 @@ void TT_SIMD(nhwc_gather)(const gather *g, void *scratch)
         int y1 = part_start(g->oh, yblocks, b % yblocks + 1);
         size_t image = (size_t)g->ih * g->iw * g->ic, in = image * images * (y1 - y0) / g->oh;
         block_list(g, &p, n0, images, y0, y1);
+        for (int i = 0; i < p.class_count; i++)
+            if (!p.classes[i].terms) class_fill(g, &p, &p.classes[i]);
         if (b + 1 == nblocks * yblocks || g->kh < g->sh || g->kw < g->sw) in = 0;
         ahead_set(&p.input, g->in + n0 * image + image * y0 / g->oh + in, in,
                   p.tile_count * g->groups * ceil_div(outs, PANEL));

@@ -1,21 +1,24 @@
 /* nhwc_weight: dw, as sums over pixels.
  *
- * A tile is TILE_M output channels x TILE_NV vectors of input channels of one kernel tap. For a block of
- * output pixels, dy is packed so that a tile reads it in one stream: (tile, y, x, image, TILE_M). The input
- * the block reads is packed a panel of channels at a time: (row, phase, column, image, panel), where the
- * phase is the column modulo the stride, so that a kernel tap always walks it in steps of one. A tap then
- * takes whole stretches of rows of both, and leaves out those that padding would meet.
+ * A tile is TILE_M output channels x TILE_NV vectors of input channels of one kernel tap. For a
+ * block of output pixels, dy is packed so that a tile reads it in one stream: (tile, y, x, image,
+ * TILE_M). The input the block reads is packed a panel of channels at a time: (row, phase, column,
+ * image, panel), where the phase is the column modulo the stride, so that a kernel tap always walks
+ * it in steps of one. A tap then takes whole stretches of rows of both, and leaves out those that
+ * padding would meet.
  *
- * Sums are kept in the order (panel, o, tap, panel's channels) and put into (o, c, kh, kw) at the end; with
- * one tap both are the same and dw itself takes the sums.
+ * Sums are kept in the order (panel, o, tap, panel's channels) and put into (o, c, kh, kw) at the
+ * end; with one tap both are the same and dw itself takes the sums.
  *
- * With fewer input channels than a vector holds, the tile is turned: its rows are kernel taps and input
- * channels, spread out as one row for each pixel (padding as zeros), and its vectors are output channels. */
+ * With fewer input channels than a vector holds, the tile is turned: its rows are kernel taps and
+ * input channels, spread out as one row for each pixel (padding as zeros), and its vectors are
+ * output channels. */
 #include "tensor/simd/nhwc.h"
 
 enum {
     BLOCK_PIXELS = 256,       /* a panel of their input stays in L1, all of their dy in L2 */
     SPREAD_BYTES = 64 * 1024, /* of rows of taps and channels, and of dy                   */
+    FLAT_MOST = 128,          /* input channels up to which packing dy does not pay        */
     OVERRUN = 16,             /* floats that a copy in whole vectors may write too many    */
 };
 
@@ -24,10 +27,12 @@ typedef struct plan {
     int images, rows;    /* of a block: several whole images, or rows of one */
     int in_rows;         /* most rows of input a block reads                 */
     int columns;         /* of a phase                                       */
+    bool flat;           /* one tap, no padding: pixels stay in their order, dy as it is */
     bool spread;         /* tiles are turned, and these are their rows:      */
     int taps_wide, outs_wide;
     int tiles;           /* along the output channels, or along taps and input channels */
     float *x, *dy, *sum; /* sum is NULL if dw takes its place                */
+    ahead next_x, next_dy;
 } plan;
 
 typedef struct block {
@@ -37,40 +42,43 @@ typedef struct block {
 
 /* ---- tiles ---- */
 typedef struct walk {
-    int rows, len;           /* stretches, and pixels in each          */
-    ptrdiff_t a_row, b_row;  /* from one stretch to the next, in floats */
+    int rows, len;            /* stretches, and pixels in each          */
+    ptrdiff_t a_row, b_row;   /* from one stretch to the next, in floats */
     ptrdiff_t a_step, b_step; /* from one pixel to the next            */
-    ptrdiff_t sum_step;      /* from one row of the tile to the next   */
-    bool load;               /* add to what is there                   */
-    int last;                /* lanes of the last vector that exist    */
+    ptrdiff_t sum_step;       /* from one row of the tile to the next   */
+    bool load;                /* add to what is there                   */
+    int last;                 /* lanes of the last vector that exist    */
 } walk;
 
-static ALWAYS_INLINE void tile(int m, int nv, const float *a, const float *b, const walk *w, float *sum)
+static ALWAYS_INLINE void tile(int m, int nv, const float *a, const float *b, const walk *w,
+                               float *sum)
 {
     vf acc[TILE_M][TILE_NV];
     ptrdiff_t a_step = w->a_step, b_step = w->b_step;
     int len = w->len;
 
-    UNROLL(8) for (int i = 0; i < m; i++)
-        UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] = vzero();
+    UNROLL(8)
+    for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] = vzero();
     if (w->load)
-        UNROLL(8) for (int i = 0; i < m; i++)
-            UNROLL(4) for (int j = 0; j < nv; j++)
-                acc[i][j] = vload_n(sum + i * w->sum_step + j * VW, j < nv - 1 ? VW : w->last);
+        UNROLL(8)
+        for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] =
+            vload_n(sum + i * w->sum_step + j * VW, j < nv - 1 ? VW : w->last);
     for (int r = 0; r < w->rows; r++) {
         const float *ar = a + r * w->a_row, *br = b + r * w->b_row;
-        UNROLL(4) for (int k = 0; k < len; k++, ar += a_step, br += b_step) {
+        UNROLL(4) for (int k = 0; k < len; k++, ar += a_step, br += b_step)
+        {
             vf x[TILE_NV];
             UNROLL(4) for (int j = 0; j < nv; j++) x[j] = vload(br + j * VW);
-            UNROLL(8) for (int i = 0; i < m; i++) {
+            UNROLL(8) for (int i = 0; i < m; i++)
+            {
                 vf y = vset1(ar[i]);
                 UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] += y * x[j];
             }
         }
     }
-    UNROLL(8) for (int i = 0; i < m; i++)
-        UNROLL(4) for (int j = 0; j < nv; j++)
-            vstore_n(sum + i * w->sum_step + j * VW, acc[i][j], j < nv - 1 ? VW : w->last);
+    UNROLL(8)
+    for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++)
+        vstore_n(sum + i * w->sum_step + j * VW, acc[i][j], j < nv - 1 ? VW : w->last);
 }
 
 typedef void tile_fn(const float *a, const float *b, const walk *w, float *sum);
@@ -80,7 +88,10 @@ typedef void tile_fn(const float *a, const float *b, const walk *w, float *sum);
         tile(m, nv, a, b, w, sum);                                                                 \
     }
 #define TILES(nv) TILE(1, nv) TILE(2, nv) TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv)
-#define NAMES(nv) {tile_1x##nv, tile_2x##nv, tile_3x##nv, tile_4x##nv, tile_5x##nv, tile_6x##nv}
+#define NAMES(nv)                                                                                  \
+    {                                                                                              \
+        tile_1x##nv, tile_2x##nv, tile_3x##nv, tile_4x##nv, tile_5x##nv, tile_6x##nv               \
+    }
 TILES(1)
 TILES(2)
 #if TILE_NV == 4
@@ -99,6 +110,8 @@ static void plan_cut(const weight *d, plan *p, cutter *c)
     size_t pixels;
 
     p->per = w->c / w->groups, p->outs = w->o / w->groups, p->taps = w->kh * w->kw;
+    p->flat = p->taps == 1 && p->per <= FLAT_MOST && !w->ph && !w->pw &&
+              (w->oh - 1) * w->sh < w->h && (w->ow - 1) * w->sw < w->w;
     p->spread = p->taps > 1 && p->per < VW;
     p->taps_wide = p->taps * p->per, p->outs_wide = ceil_div(p->outs, VW) * VW;
     p->tiles = ceil_div(p->spread ? p->taps_wide : p->outs, TILE_M);
@@ -116,9 +129,10 @@ static void plan_cut(const weight *d, plan *p, cutter *c)
     } else {
         p->x = cut(c, (size_t)p->in_rows * w->sw * p->columns * p->images * PANEL * sizeof(float));
         p->dy = cut(c, (pixels * TILE_M + OVERRUN) * p->tiles * sizeof(float));
-        p->sum = p->taps == 1 ? NULL
-                              : cut(c, (size_t)p->outs * p->taps * ceil_div(p->per, VW) * VW *
-                                           sizeof(float));
+        p->sum =
+            p->taps == 1
+                ? NULL
+                : cut(c, (size_t)p->outs * p->taps * ceil_div(p->per, VW) * VW * sizeof(float));
     }
 }
 
@@ -128,7 +142,8 @@ static int block_pixels(const weight *d, const block *b)
 }
 
 /* ---- packing a block ---- */
-/* Copies whole vectors where that reads nothing outside; what is written too much is written again. */
+/* Copies whole vectors where that reads nothing outside; what is written too much is written again.
+ */
 static ALWAYS_INLINE void copy_over(const float *from, int n, float *to, const float *end)
 {
     int i = 0;
@@ -209,37 +224,59 @@ static void x_pack(const weight *d, const plan *p, const block *b, int first, in
     }
 }
 
+static void x_pack_flat(const weight *d, const block *b, int first, int width, float *to)
+{
+    const tt_window *w = d->win;
+    bool whole = w->oh == w->h && w->ow == w->w; /* no stride either */
+    int rows = whole ? 1 : b->y1 - b->y0, count = whole ? block_pixels(d, b) : w->ow;
+    size_t wide = (size_t)ceil_div(width, VW) * VW;
+
+    for (int n = b->n0; n < b->n0 + (whole ? 1 : b->images); n++)
+        for (int y = b->y0; y < b->y0 + rows; y++, to += count * wide)
+            lanes_pack(d->x + ((n * (size_t)w->h + y * w->sh) * w->w) * w->c + first,
+                       (size_t)w->sw * w->c, count, width, to);
+}
+
+/* One kernel row of one pixel: taps from column ix on of the row at `row`, zeros outside it. */
+static void spread_edge(const weight *d, const plan *p, const float *row, int ix, bool inside,
+                        float *to)
+{
+    const tt_window *w = d->win;
+
+    for (int kx = 0; kx < w->kw; kx++, ix += w->dw)
+        for (int c = 0; c < p->per; c++)
+            *to++ = inside && ix >= 0 && ix < w->w ? row[(ptrdiff_t)ix * w->c + c] : 0;
+}
+
 /* For each pixel of the block a row of (kh, kw, c), zeros where padding is. */
 static void x_spread(const weight *d, const plan *p, const block *b, int first)
 {
     const tt_window *w = d->win;
     const float *end = d->x + (size_t)d->n * w->h * w->w * w->c;
     bool joined = w->groups == 1 && w->dw == 1;
-    int len = w->kw * p->per, pixels = block_pixels(d, b);
+    int len = w->kw * p->per, rows = b->y1 - b->y0;
     float *to = p->x;
 
-    for (int i = 0; i < pixels; i++) {
-        int x = i % w->ow, y = b->y0 + i / w->ow % (b->y1 - b->y0);
-        int n = b->n0 + i / w->ow / (b->y1 - b->y0), ix = x * w->sw - w->pw;
-        for (int ky = 0; ky < w->kh; ky++, to += len) {
-            int iy = y * w->sh - w->ph + ky * w->dh;
-            const float *from = d->x + ((n * (ptrdiff_t)w->h + iy) * w->w + ix) * w->c + first;
-            bool inside = iy >= 0 && iy < w->h;
-            if (inside && joined && ix >= 0 && ix + w->kw <= w->w) {
-                copy_over(from, len, to, end);
-                continue;
-            }
-            for (int j = 0; j < len; j++) {
-                int at = ix + j / p->per * w->dw;
-                bool in = inside && at >= 0 && at < w->w;
-                to[j] = in ? from[(ptrdiff_t)(j / p->per) * w->dw * w->c + j % p->per] : 0;
+    for (int i = 0; i < b->images * rows; i++) {
+        int n = b->n0 + i / rows, top = (b->y0 + i % rows) * w->sh - w->ph;
+        const float *image = d->x + (size_t)n * w->h * w->w * w->c + first;
+        for (int x = 0, ix = -w->pw; x < w->ow; x++, ix += w->sw) {
+            bool whole = joined && ix >= 0 && ix + w->kw <= w->w;
+            for (int ky = 0, iy = top; ky < w->kh; ky++, iy += w->dh, to += len) {
+                bool inside = iy >= 0 && iy < w->h;
+                const float *row = inside ? image + (size_t)iy * w->w * w->c : image;
+                if (whole && inside)
+                    copy_over(row + (ptrdiff_t)ix * w->c, len, to, end);
+                else
+                    spread_edge(d, p, row, ix, inside, to);
             }
         }
     }
 }
 
 /* ---- sums ---- */
-/* The outputs from `from` up to `to` whose tap k, at offset off = k * dilation - pad, reads inside. */
+/* The outputs from `from` up to `to` whose tap k, at offset off = k * dilation - pad, reads inside.
+ */
 static void valid(int off, int stride, int len, int *from, int *to)
 {
     if (off < 0) *from = max_int(*from, ceil_div(-off, stride));
@@ -248,7 +285,7 @@ static void valid(int off, int stride, int len, int *from, int *to)
 }
 
 /* All taps of one panel, whose channels start at c. */
-static void panel_sum(const weight *d, const plan *p, const block *b, int c, bool load, float *dw)
+static void panel_sum(const weight *d, plan *p, const block *b, int c, bool load, float *dw)
 {
     const tt_window *w = d->win;
     int width = min_int(PANEL, p->per - c), nv = ceil_div(width, VW), wide = nv * VW;
@@ -280,12 +317,36 @@ static void panel_sum(const weight *d, const plan *p, const block *b, int c, boo
         }
         for (int i = 0; i < p->tiles; i++) {
             int o = part_start(p->outs, p->tiles, i), m = part_start(p->outs, p->tiles, i + 1) - o;
+            ahead_fetch(&p->next_x);
+            ahead_fetch(&p->next_dy);
             tiles[nv - 1][m - 1](dy + i * stream, x, &t, sum + o * t.sum_step);
         }
     }
 }
 
-static void spread_sum(const weight *d, const plan *p, const block *b, int group, bool load)
+static void flat_sum(const weight *d, plan *p, const block *b, int group, int c, bool load,
+                     float *dw)
+{
+    const tt_window *w = d->win;
+    const float *dy = d->dy + ((size_t)b->n0 * w->oh + b->y0) * w->ow * w->o + group * p->outs;
+    int width = min_int(PANEL, p->per - c), nv = ceil_div(width, VW);
+    walk k = {.rows = 1,
+              .len = block_pixels(d, b),
+              .a_step = w->o,
+              .b_step = nv * VW,
+              .sum_step = p->per,
+              .load = load,
+              .last = width - (nv - 1) * VW};
+
+    for (int i = 0; i < p->tiles; i++) {
+        int o = part_start(p->outs, p->tiles, i), m = part_start(p->outs, p->tiles, i + 1) - o;
+        ahead_fetch(&p->next_x);
+        ahead_fetch(&p->next_dy);
+        tiles[nv - 1][m - 1](dy + o, p->x, &k, dw + (size_t)o * p->per + c);
+    }
+}
+
+static void spread_sum(const weight *d, plan *p, const block *b, int group, bool load)
 {
     const tt_window *w = d->win;
     const float *dy = d->dy + ((size_t)b->n0 * w->oh + b->y0) * w->ow * w->o + group * p->outs;
@@ -307,18 +368,41 @@ static void spread_sum(const weight *d, const plan *p, const block *b, int group
         for (int i = 0; i < p->tiles; i++) {
             int r = part_start(p->taps_wide, p->tiles, i);
             int m = part_start(p->taps_wide, p->tiles, i + 1) - r;
+            ahead_fetch(&p->next_x);
+            ahead_fetch(&p->next_dy);
             tiles[nv - 1][m - 1](p->x + r, from, &k, p->sum + r * k.sum_step + o);
         }
     }
 }
 
-static void block_sum(const weight *d, const plan *p, const block *b, int group, bool load, float *dw)
+/* Blocks follow each other in memory, and are about the same size. */
+static void ahead_plan(const weight *d, plan *p, const block *b, bool last)
+{
+    const tt_window *w = d->win;
+    size_t in = (size_t)w->h * w->w * w->c, out = (size_t)w->oh * w->ow * w->o;
+    size_t tile_count = (size_t)p->tiles *
+                        (p->spread ? ceil_div(p->outs, PANEL) : p->taps * ceil_div(p->per, PANEL));
+    size_t x_size = in * b->images * (b->y1 - b->y0) / w->oh;
+    size_t dy_size = out * b->images * (b->y1 - b->y0) / w->oh;
+
+    ahead_set(&p->next_x, d->x + b->n0 * in + in * b->y0 / w->oh + x_size, last ? 0 : x_size,
+              tile_count);
+    ahead_set(&p->next_dy, d->dy + b->n0 * out + out * b->y0 / w->oh + dy_size, last ? 0 : dy_size,
+              tile_count);
+}
+
+static void block_sum(const weight *d, plan *p, const block *b, int group, bool load, float *dw)
 {
     if (p->spread) {
         x_spread(d, p, b, group * p->per);
         spread_sum(d, p, b, group, load);
         return;
     }
+    for (int c = 0; p->flat && c < p->per; c += PANEL) {
+        x_pack_flat(d, b, group * p->per + c, min_int(PANEL, p->per - c), p->x);
+        flat_sum(d, p, b, group, c, load, dw);
+    }
+    if (p->flat) return;
     dy_pack(d, p, b, group);
     for (int c = 0; c < p->per; c += PANEL) {
         x_pack(d, p, b, group * p->per + c, min_int(PANEL, p->per - c));
@@ -326,8 +410,8 @@ static void block_sum(const weight *d, const plan *p, const block *b, int group,
     }
 }
 
-/* Sums into (o, c, kh, kw): for each output channel (taps, channels), rows `tap_step` and elements `step`
- * apart, into (channels, taps). */
+/* Sums into (o, c, kh, kw): for each output channel (taps, channels), rows `tap_step` and elements
+ * `step` apart, into (channels, taps). */
 static void turn_taps(const plan *p, const float *s, size_t tap_step, size_t step, int channels,
                       float *dw, bool add)
 {
@@ -379,6 +463,7 @@ void TT_SIMD(nhwc_weight)(const weight *d, void *scratch)
             b.images = part_start(d->n, nblocks, i / yblocks + 1) - b.n0;
             b.row0 = max_int(0, b.y0 * w->sh - w->ph);
             b.row1 = min_int(w->h, (b.y1 - 1) * w->sh - w->ph + (w->kh - 1) * w->dh + 1);
+            ahead_plan(d, &p, &b, i + 1 == nblocks * yblocks);
             block_sum(d, &p, &b, g, i > 0 || (d->add && !p.sum), dw);
         }
         if (p.sum) sums_turn(&p, dw, d->add);

@@ -1,26 +1,18 @@
 /* Batch normalisation. Two ways to go over a x c x b, chosen by b:
  *
- *   rows (b == 1; NHWC and vectors): a vector holds neighbouring channels, coefficients are vectors too;
- *   runs (b > 1; PLAIN and LANES): a vector holds neighbours of one channel, coefficients are broadcast.
+ *   rows (b == 1; NHWC and vectors): a vector holds neighbouring channels, coefficients are vectors
+ * too; runs (b > 1; PLAIN and LANES): a vector holds neighbours of one channel, coefficients are
+ * broadcast.
  *
- * Sums are taken in float over BLOCK elements at most, then in double, so that their error does not grow
- * with the batch. In LANES the padded lanes of the last slice count nowhere, and get no gradient. */
+ * Sums are taken in float over BLOCK elements at most, then in double, so that their error does not
+ * grow with the batch. In LANES the padded lanes of the last slice count nowhere, and get no
+ * gradient. */
 #include "tensor/simd/table.h"
 
 enum {
     BLOCK = 32,    /* elements that one lane adds up in float       */
     CHANNELS = 512 /* rows: coefficients of so many lie on the stack */
 };
-
-/* What the four steps compute per element, from coefficients of its channel. */
-typedef struct coef {
-    vf mean, k, c, d;
-} coef;
-
-static ALWAYS_INLINE vf masked(vf dy, const float *y, int n)
-{
-    return vpick(vload_n(y, n) <= 0, vzero(), dy);
-}
 
 /* The run of channel c in slice i; in LANES `keep` says which lanes of it are samples. */
 typedef struct run {
@@ -72,14 +64,17 @@ static ALWAYS_INLINE void term(terms t, int64_t at, int n, vf shift, vf *one, vf
     }
     vf dy = vload_n(t.a->dy + at, n);
     if (t.relu) {
-        dy = masked(dy, t.a->y + at, n);
+        dy = vpick(vload_n(t.a->y + at, n) <= 0, vzero(), dy);
         vstore_n(t.a->dy + at, dy, n);
     }
     *one = dy;
     *two = dy * x;
 }
 
-static ALWAYS_INLINE const float *shift_of(terms t) { return t.back ? t.a->mean : t.a->shift; }
+static ALWAYS_INLINE const float *shift_of(terms t)
+{
+    return t.back ? t.a->mean : t.a->shift;
+}
 
 static ALWAYS_INLINE void run_sums(terms t, run r, float shift, double *one, double *two)
 {
@@ -115,7 +110,7 @@ static ALWAYS_INLINE void block_sums(terms t, int64_t row, int64_t rows, int64_t
         shift[v] = s ? vload_n(s + c + v * VW, v < vecs - 1 ? VW : n) : vzero();
     }
     for (int64_t i = row; i < row + rows; i++)
-        UNROLL(4) for (int v = 0; v < vecs; v++) {
+        for (int v = 0; v < vecs; v++) {
             term(t, i * a->c + c + v * VW, v < vecs - 1 ? VW : n, shift[v], &one, &two);
             p[v] += one;
             q[v] += two;
@@ -155,14 +150,21 @@ void TT_SIMD(norm_sums)(const tt_norm_args *a)
 
 void TT_SIMD(norm_backward_sums)(const tt_norm_args *a)
 {
-    if (a->relu) sums((terms){.a = a, .back = true, .relu = true});
-    else sums((terms){.a = a, .back = true});
+    if (a->relu)
+        sums((terms){.a = a, .back = true, .relu = true});
+    else
+        sums((terms){.a = a, .back = true});
     for (int64_t c = 0; c < a->c; c++) a->sums[a->c + c] *= a->rstd[c]; /* x - mean to xhat */
 }
 
 /* ---- Elements ---- */
 
-/* One vector of the result: relu((x - mean) k + c + add), or (dx +) k dy + d (x - mean) + c. */
+/* One vector of the result: relu((x - mean) k + c + add), or (dx +) k dy + d (x - mean) + c, with
+ * coefficients of its channel. */
+typedef struct coef {
+    vf mean, k, c, d;
+} coef;
+
 typedef struct step {
     const tt_norm_args *a;
     bool back, relu, add;
@@ -213,8 +215,7 @@ static ALWAYS_INLINE void element_runs(step s)
             coef_at(s, c, f);
             coef k = {vset1(f[0]), vset1(f[1]), vset1(f[2]), vset1(f[3])};
             if (r.all)
-                for (int64_t j = 0; j < r.n; j += VW)
-                    element(s, r.at + j, vtake(j, r.n), &k, NULL);
+                for (int64_t j = 0; j < r.n; j += VW) element(s, r.at + j, vtake(j, r.n), &k, NULL);
             else
                 for (int64_t j = 0; j < r.n; j += VW) element(s, r.at + j, VW, &k, &r.keep);
         }
@@ -233,7 +234,8 @@ static ALWAYS_INLINE void element_rows(step s)
             for (int p = 0; p < 4; p++) t[p][j] = f[p];
         }
         for (int64_t i = 0; i < a->a; i++)
-            for (int j = 0; j < width; j += VW) { /* CHANNELS is whole vectors: the end may be read */
+            for (int j = 0; j < width;
+                 j += VW) { /* CHANNELS is whole vectors: the end may be read */
                 coef k = {vload(t[0] + j), vload(t[1] + j), vload(t[2] + j), vload(t[3] + j)};
                 element(s, i * a->c + c0 + j, vtake(j, width), &k, NULL);
             }
@@ -243,22 +245,30 @@ static ALWAYS_INLINE void element_rows(step s)
 static ALWAYS_INLINE void elements(step s)
 {
     check(s.a);
-    if (s.a->b > 1) element_runs(s);
-    else element_rows(s);
+    if (s.a->b > 1)
+        element_runs(s);
+    else
+        element_rows(s);
 }
 
 void TT_SIMD(norm_forward)(const tt_norm_args *a)
 {
-    if (a->relu && a->add) elements((step){.a = a, .relu = true, .add = true});
-    else if (a->relu) elements((step){.a = a, .relu = true});
-    else if (a->add) elements((step){.a = a, .add = true});
-    else elements((step){.a = a});
+    if (a->relu && a->add)
+        elements((step){.a = a, .relu = true, .add = true});
+    else if (a->relu)
+        elements((step){.a = a, .relu = true});
+    else if (a->add)
+        elements((step){.a = a, .add = true});
+    else
+        elements((step){.a = a});
 }
 
 void TT_SIMD(norm_backward)(const tt_norm_args *a)
 {
-    if (a->dx && a->dx_add) elements((step){.a = a, .back = true, .add = true});
-    else if (a->dx) elements((step){.a = a, .back = true});
+    if (a->dx && a->dx_add)
+        elements((step){.a = a, .back = true, .add = true});
+    else if (a->dx)
+        elements((step){.a = a, .back = true});
     for (int64_t c = 0; c < a->c; c++) {
         float dbeta = (float)a->sums[c], dgamma = (float)a->sums[a->c + c];
         if (a->dbeta) a->dbeta[c] = a->dw_add ? a->dbeta[c] + dbeta : dbeta;

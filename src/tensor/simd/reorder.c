@@ -1,21 +1,24 @@
-/* From one layout to another. Every such change is a number of transpositions of matrices, differing in
- * their strides; there is one transposition, by squares of VW x VW in registers. */
+/* From one layout to another. Every such change is a number of transpositions of matrices,
+ * differing in their strides; there is one transposition, by squares of VW x VW in registers. */
 #include "tensor/simd/table.h"
 
-/* Swaps, in every pair of rows i and i + w, the blocks of w that lie across the diagonal. */
-static ALWAYS_INLINE void swap_blocks(vf r[VW], int w)
+/* Two rows, w apart in a square: swaps the blocks of w that lie across the diagonal. */
+static ALWAYS_INLINE void swap_two(vf *a, vf *b, int w)
 {
+    vf x = *a, y = *b;
     vi low, high;
 
     for (int i = 0; i < VW; i++) {
         low[i] = i & w ? VW + i - w : i;
         high[i] = i & w ? VW + i : i + w;
     }
-    UNROLL(16) for (int i = 0; i < VW; i++) if (!(i & w)) {
-        vf a = r[i], b = r[i + w];
-        r[i] = __builtin_shuffle(a, b, low);
-        r[i + w] = __builtin_shuffle(a, b, high);
-    }
+    *a = __builtin_shuffle(x, y, low);
+    *b = __builtin_shuffle(x, y, high);
+}
+
+static ALWAYS_INLINE void swap_blocks(vf r[VW], int w)
+{
+    UNROLL(16) for (int i = 0; i < VW; i++) if (!(i & w)) swap_two(&r[i], &r[i + w], w);
 }
 
 /* to[j][i] = from[i][j] of a square. */
@@ -58,26 +61,38 @@ static ALWAYS_INLINE void transpose(int64_t rows, int64_t columns, int64_t fill,
     }
 }
 
-/* Samples of PLAIN or NHWC into slices of LANES, or back. A sample is `runs` matrices of `columns`: PLAIN
- * is one with all elements in it; NHWC has one per pixel, whose columns are channels, hw apart in LANES. */
+/* Samples of PLAIN or NHWC into slices of LANES, or back. A sample is `runs` matrices of `columns`:
+ * PLAIN is one with all elements in it; NHWC has one per pixel, whose columns are channels, hw
+ * apart in LANES. Pixels go in eights, and in them channels by vectors: what is read and written
+ * stays in the cache. */
 static ALWAYS_INLINE void lanes(int n, int64_t per, int64_t runs, int64_t columns, bool into,
                                 const float *x, float *y, bool add)
 {
+    int64_t most = runs > 1 ? VW : columns;
+
     for (int first = 0; first < n; first += VW) {
         int valid = n - first < VW ? n - first : VW;
         const float *sx = x + (int64_t)first * per;
         float *sy = y + (int64_t)first * per;
-        for (int64_t p = 0; p < runs; p++) {
-            if (into) transpose(valid, columns, VW, sx + p * columns, per, sy + p * VW, runs * VW, add);
-            else transpose(columns, valid, columns, sx + p * VW, runs * VW, sy + p * columns, per, add);
-        }
+        for (int64_t p0 = 0; p0 < runs; p0 += 8)
+            for (int64_t j = 0; j < columns; j += most)
+                for (int64_t p = p0; p < runs && p < p0 + 8; p++) {
+                    int64_t near = p * columns + j, lane = (j * runs + p) * VW;
+                    int64_t width = columns - j < most ? columns - j : most;
+                    if (into)
+                        transpose(valid, width, VW, sx + near, per, sy + lane, runs * VW, add);
+                    else
+                        transpose(width, valid, width, sx + lane, runs * VW, sy + near, per, add);
+                }
     }
 }
 
 static void copy(int64_t n, const float *x, float *y, bool add)
 {
-    if (add) TT_SIMD(add)(n, y, x, y);
-    else memcpy(y, x, (size_t)n * sizeof *y);
+    if (add)
+        TT_SIMD(add)(n, y, x, y);
+    else
+        memcpy(y, x, (size_t)n * sizeof *y);
 }
 
 static ALWAYS_INLINE void reorder(int n, int64_t c, int64_t hw, tt_layout from, const float *x,
@@ -87,13 +102,17 @@ static ALWAYS_INLINE void reorder(int n, int64_t c, int64_t hw, tt_layout from, 
     tt_layout other = from == TT_LANES ? to : from;
 
     if (from == TT_LANES || to == TT_LANES) {
-        if (other == TT_PLAIN) lanes(n, per, 1, per, to == TT_LANES, x, y, add);
-        else lanes(n, per, hw, c, to == TT_LANES, x, y, add);
+        if (other == TT_PLAIN)
+            lanes(n, per, 1, per, to == TT_LANES, x, y, add);
+        else
+            lanes(n, per, hw, c, to == TT_LANES, x, y, add);
         return;
     }
     for (int i = 0; i < n; i++) {
-        if (from == TT_PLAIN) transpose(c, hw, c, x + i * per, hw, y + i * per, c, add);
-        else transpose(hw, c, hw, x + i * per, c, y + i * per, hw, add);
+        if (from == TT_PLAIN)
+            transpose(c, hw, c, x + i * per, hw, y + i * per, c, add);
+        else
+            transpose(hw, c, hw, x + i * per, c, y + i * per, hw, add);
     }
 }
 
@@ -103,8 +122,12 @@ void TT_SIMD(reorder)(int n, int64_t c, int64_t hw, tt_layout from, const float 
     int64_t slices = (n + VW - 1) / VW;
     bool lanes_too = from == TT_LANES || to == TT_LANES;
 
-    if (from == to) copy((from == TT_LANES ? slices * VW : n) * c * hw, x, y, add);
-    else if (!lanes_too && (c == 1 || hw == 1)) copy(n * c * hw, x, y, add);
-    else if (add) reorder(n, c, hw, from, x, to, y, true);
-    else reorder(n, c, hw, from, x, to, y, false);
+    if (from == to)
+        copy((from == TT_LANES ? slices * VW : n) * c * hw, x, y, add);
+    else if (!lanes_too && (c == 1 || hw == 1))
+        copy(n * c * hw, x, y, add);
+    else if (add)
+        reorder(n, c, hw, from, x, to, y, true);
+    else
+        reorder(n, c, hw, from, x, to, y, false);
 }

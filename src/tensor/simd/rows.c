@@ -1,8 +1,9 @@
 /* Layer normalisation and softmax: over the middle of outer x d x inner.
  *
- * A line is what one vector's worth of lanes reduces over. With inner == 1 the d elements of a row lie
- * side by side: a line is one row, cut into vectors, and reductions end across the vector. Otherwise
- * (LANES, PLAIN with pixels behind) a line is up to VW neighbouring rows, and each lane reduces alone. */
+ * A line is what one vector's worth of lanes reduces over. With inner == 1 the d elements of a row
+ * lie side by side: a line is one row, cut into vectors, and reductions end across the vector.
+ * Otherwise (LANES, PLAIN with pixels behind) a line is up to VW neighbouring rows, and each lane
+ * reduces alone. */
 #include "tensor/simd/table.h"
 #include "tensor/simd/vmath.h"
 
@@ -40,7 +41,10 @@ static ALWAYS_INLINE vf line_only(const line *l, int64_t k, vf v)
     return (vf)((vi)v & vfirst(l->last));
 }
 
-static ALWAYS_INLINE vf line_sum(const line *l, vf v) { return l->across ? vset1(vsum(v)) : v; }
+static ALWAYS_INLINE vf line_sum(const line *l, vf v)
+{
+    return l->across ? vset1(vsum(v)) : v;
+}
 
 /* gamma or beta, (d): one for each element of the vector, or one for all. */
 static ALWAYS_INLINE vf line_param(const line *l, const float *p, int64_t k, float none)
@@ -52,8 +56,10 @@ static ALWAYS_INLINE vf line_param(const line *l, const float *p, int64_t k, flo
 static ALWAYS_INLINE void stat_store(const line *l, float *p, vf v)
 {
     if (!p) return;
-    if (l->across) p[l->stat] = v[0];
-    else vstore_n(p + l->stat, v, l->width);
+    if (l->across)
+        p[l->stat] = v[0];
+    else
+        vstore_n(p + l->stat, v, l->width);
 }
 
 static ALWAYS_INLINE vf stat_load(const line *l, const float *p)
@@ -69,8 +75,13 @@ static ALWAYS_INLINE void each_line(const tt_rows_args *a, line_fn *fn)
     if (a->inner == 1) {
         int64_t count = (a->d + VW - 1) / VW;
         for (int64_t o = 0; o < a->outer; o++) {
-            line l = {.at = o * a->d, .step = VW, .count = count, .width = VW,
-                      .last = (int)(a->d - (count - 1) * VW), .across = true, .stat = o};
+            line l = {.at = o * a->d,
+                      .step = VW,
+                      .count = count,
+                      .width = VW,
+                      .last = (int)(a->d - (count - 1) * VW),
+                      .across = true,
+                      .stat = o};
             fn(a, &l);
         }
         return;
@@ -78,8 +89,12 @@ static ALWAYS_INLINE void each_line(const tt_rows_args *a, line_fn *fn)
     for (int64_t o = 0; o < a->outer; o++)
         for (int64_t i = 0; i < a->inner; i += VW) {
             int width = vtake(i, a->inner);
-            line l = {.at = o * a->d * a->inner + i, .step = a->inner, .count = a->d,
-                      .width = width, .last = width, .stat = o * a->inner + i};
+            line l = {.at = o * a->d * a->inner + i,
+                      .step = a->inner,
+                      .count = a->d,
+                      .width = width,
+                      .last = width,
+                      .stat = o * a->inner + i};
             fn(a, &l);
         }
 }
@@ -93,12 +108,18 @@ static ALWAYS_INLINE vf moment(const tt_rows_args *a, const line *l, vf shift, b
 
     for (int64_t from = 0; from < l->count; from += BLOCK) {
         int64_t to = l->count - from < BLOCK ? l->count : from + BLOCK;
-        vf part = vzero();
-        for (int64_t k = from; k < to; k++) {
+        vf part[4] = {0}; /* additions take longer than loads */
+        int64_t k = from;
+        for (; k + 4 < to; k += 4)
+            for (int i = 0; i < 4; i++) {
+                vf v = line_load(l, a->x, k + i) - shift;
+                part[i] += square ? v * v : v;
+            }
+        for (; k < to; k++) {
             vf v = line_only(l, k, line_load(l, a->x, k) - shift);
-            part += square ? v * v : v;
+            part[0] += square ? v * v : v;
         }
-        total += part;
+        total += (part[0] + part[1]) + (part[2] + part[3]);
     }
     return line_sum(l, total);
 }
@@ -124,7 +145,10 @@ static ALWAYS_INLINE void layernorm_line(const tt_rows_args *a, const line *l)
     stat_store(l, a->rstd, rstd);
 }
 
-void TT_SIMD(layernorm_forward)(const tt_rows_args *a) { each_line(a, layernorm_line); }
+void TT_SIMD(layernorm_forward)(const tt_rows_args *a)
+{
+    each_line(a, layernorm_line);
+}
 
 static ALWAYS_INLINE void layernorm_line_dx(const tt_rows_args *a, const line *l)
 {
@@ -235,8 +259,10 @@ static ALWAYS_INLINE void log_softmax_line(const tt_rows_args *a, const line *l)
 
 void TT_SIMD(softmax_forward)(const tt_rows_args *a, bool log)
 {
-    if (log) each_line(a, log_softmax_line);
-    else each_line(a, softmax_line);
+    if (log)
+        each_line(a, log_softmax_line);
+    else
+        each_line(a, softmax_line);
 }
 
 /* Sum of dy, or of dy * y. */
@@ -278,6 +304,8 @@ static ALWAYS_INLINE void log_softmax_line_back(const tt_rows_args *a, const lin
 
 void TT_SIMD(softmax_backward)(const tt_rows_args *a, bool log)
 {
-    if (log) each_line(a, log_softmax_line_back);
-    else each_line(a, softmax_line_back);
+    if (log)
+        each_line(a, log_softmax_line_back);
+    else
+        each_line(a, softmax_line_back);
 }

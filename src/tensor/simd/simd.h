@@ -12,7 +12,7 @@
 #include "tensor/tensor.h"
 
 /* With TT_WIDE the table of AVX-512 is 16-wide code made of AVX2 instructions, for those tests:
- *     make unit M=tensor B=build-wide CFLAGS="-O2 -g -DTT_WIDE" FLAGS_avx512="-mavx2 -mfma -mf16c"
+ *     make unit M=tensor B=build-wide CFLAGS="-O2 -g -DTT_WIDE" FLAGS_avx512="-mavx2 -mfma -mf16c -Wno-psabi"
  * So intrinsics of 8 or 16 floats stand under TT_256 and TT_512, never under the compiler's own macros. */
 #if defined(TT_WIDE)
 #define TT_WIDE_avx512 1

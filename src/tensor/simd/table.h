@@ -27,8 +27,8 @@ void TT_SIMD(softmax_forward)(const tt_rows_args *a, bool log);
 void TT_SIMD(softmax_backward)(const tt_rows_args *a, bool log);
 
 void TT_SIMD(unary_forward)(tt_unary f, int64_t n, const float *x, float *y);
-void TT_SIMD(unary_backward)(tt_unary f, int64_t n, const float *x, const float *y,
-                             const float *dy, float *dx, bool add);
+void TT_SIMD(unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
+                             float *dx, bool add);
 void TT_SIMD(add)(int64_t n, const float *a, const float *b, float *y);
 void TT_SIMD(mul)(int64_t n, const float *a, const float *b, float *y, bool accumulate);
 void TT_SIMD(scale)(int64_t n, float k, float *y);

@@ -7,10 +7,14 @@ static ALWAYS_INLINE vf unary(tt_unary f, vf x)
     vf density;
 
     switch (f) {
-    case TT_RELU: return vrelu(x);
-    case TT_GELU: return x * vnormal(x, &density);
-    case TT_TANH: return vtanh(x);
-    default: return vsigmoid(x);
+    case TT_RELU:
+        return vrelu(x);
+    case TT_GELU:
+        return x * vnormal(x, &density);
+    case TT_TANH:
+        return vtanh(x);
+    default:
+        return vsigmoid(x);
     }
 }
 
@@ -19,13 +23,16 @@ static ALWAYS_INLINE vf unary_slope(tt_unary f, vf x, vf y)
     vf density, share;
 
     switch (f) {
-    case TT_RELU: return vpick(y <= 0, vzero(), vset1(1));
+    case TT_RELU:
+        return vpick(y <= 0, vzero(), vset1(1));
     case TT_GELU:
         share = vnormal(x, &density);
         /* Far out the density is 0 before x is infinite. */
         return share + vpick(density == 0, vzero(), x * density);
-    case TT_TANH: return 1.0f - y * y;
-    default: return y * (1.0f - y);
+    case TT_TANH:
+        return 1.0f - y * y;
+    default:
+        return y * (1.0f - y);
     }
 }
 
@@ -41,10 +48,18 @@ static ALWAYS_INLINE void forward(tt_unary f, int64_t n, const float *x, float *
 void TT_SIMD(unary_forward)(tt_unary f, int64_t n, const float *x, float *y)
 {
     switch (f) {
-    case TT_RELU: forward(TT_RELU, n, x, y); break;
-    case TT_GELU: forward(TT_GELU, n, x, y); break;
-    case TT_TANH: forward(TT_TANH, n, x, y); break;
-    case TT_SIGMOID: forward(TT_SIGMOID, n, x, y); break;
+    case TT_RELU:
+        forward(TT_RELU, n, x, y);
+        break;
+    case TT_GELU:
+        forward(TT_GELU, n, x, y);
+        break;
+    case TT_TANH:
+        forward(TT_TANH, n, x, y);
+        break;
+    case TT_SIGMOID:
+        forward(TT_SIGMOID, n, x, y);
+        break;
     }
 }
 
@@ -59,14 +74,22 @@ static ALWAYS_INLINE void backward(tt_unary f, int64_t n, const float *in, const
     }
 }
 
-void TT_SIMD(unary_backward)(tt_unary f, int64_t n, const float *x, const float *y,
-                             const float *dy, float *dx, bool add)
+void TT_SIMD(unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
+                             float *dx, bool add)
 {
     switch (f) {
-    case TT_RELU: backward(TT_RELU, n, y, dy, dx, add); break;
-    case TT_GELU: backward(TT_GELU, n, x, dy, dx, add); break;
-    case TT_TANH: backward(TT_TANH, n, y, dy, dx, add); break;
-    case TT_SIGMOID: backward(TT_SIGMOID, n, y, dy, dx, add); break;
+    case TT_RELU:
+        backward(TT_RELU, n, y, dy, dx, add);
+        break;
+    case TT_GELU:
+        backward(TT_GELU, n, x, dy, dx, add);
+        break;
+    case TT_TANH:
+        backward(TT_TANH, n, y, dy, dx, add);
+        break;
+    case TT_SIGMOID:
+        backward(TT_SIGMOID, n, y, dy, dx, add);
+        break;
     }
 }
 

@@ -4,7 +4,10 @@
 
 #include "tensor/simd/simd.h"
 
-static ALWAYS_INLINE vf vabs(vf x) { return (vf)((vi)x & 0x7fffffff); }
+static ALWAYS_INLINE vf vabs(vf x)
+{
+    return (vf)((vi)x & 0x7fffffff);
+}
 static ALWAYS_INLINE vf vsign_of(vf x, vf sign)
 {
     return (vf)(((vi)x & 0x7fffffff) | ((vi)sign & (int32_t)0x80000000));
@@ -25,13 +28,17 @@ static ALWAYS_INLINE vf vexp(vf x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    /* 2^n in two factors: n may be -150, where the result is a denormal, or 128, where it is infinite. */
+    /* 2^n in two factors: n may be -150, where the result is a denormal, or 128, where it is
+     * infinite. */
     vi whole = (vi)t - (vi)vset1(round), half = whole >> 1;
     vf scale = (vf)((half + 127) << 23), rest = (vf)((whole - half + 127) << 23);
     return p * scale * rest;
 }
 
-static ALWAYS_INLINE vf vsigmoid(vf x) { return 1.0f / (1.0f + vexp(-x)); }
+static ALWAYS_INLINE vf vsigmoid(vf x)
+{
+    return 1.0f / (1.0f + vexp(-x));
+}
 
 static ALWAYS_INLINE vf vtanh(vf x)
 {

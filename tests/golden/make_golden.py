@@ -1,0 +1,245 @@
+#!/usr/bin/python3
+"""Golden numbers for tests/model_golden_test.c and tests/train_golden_test.c, computed by PyTorch.
+
+    /usr/bin/python3 tests/golden/make_golden.py [NAME...]      (Debian: apt install python3-torch)
+
+writes tests/golden/NAME.txt. Inputs, labels and initial weights follow from a formula that both sides
+compute exactly, so the files hold results alone:
+
+    key(name)    = FNV-1a, 64 bits, of the name
+    bits(name,i) = mix(key(name) + i * 0x9E3779B97F4A7C15), mix being the finaliser of splitmix64
+    value(name,i)= ((bits >> 52) - 2048) / 2048             12 bits, in [-1, 1)
+
+    x of sample s, element e          value("x", s * features + e)
+    label of sample s                 bits("label", s) % classes
+    weight (out, in...) element i     value(its name, i) * 2^-k, k the least with 6 * 4^k >= inputs of an output
+    scale of a batch norm             1 + value(its name, i) / 4
+    shift of a batch norm             value(its name, i) / 4
+    bias of dense and convolution     value(its name, i) / 8
+    running mean, variance            0, 1
+
+Step t (from 0) takes samples t * batch ... ; samples are numbered through. All is exact in float32.
+
+A file is lines of words; '#' starts a comment. Losses are means over the batch:
+    loss T L            of step T, each step on a batch of its own
+    same T L            of step T, every step on the first batch
+    eval L              of the first batch in evaluation mode after the steps of `same`
+    grad NAME N NORM    gradient of the mean loss in the first step: N elements, 2-norm, then indented lines
+                        with the elements at the places of the formula: i < N if N is at most `values`, else
+                        bits(NAME + "#", i) % N for i < `values`
+    stat NAME N NORM    a running statistic after the first step, likewise
+
+The reference is float64. To say what float32 may cost, the same is computed in float32, and the largest
+relative differences stand in the header: the test's tolerances are chosen above them.
+"""
+import os
+import sys
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+STEPS = 10
+MOMENTUM = 0.9
+
+
+# ---- The formula ----
+
+def bits(name, index):
+    key = 0xCBF29CE484222325
+    for byte in name.encode():
+        key = (key ^ byte) * 0x100000001B3 % 2**64
+    with np.errstate(over="ignore"):
+        z = np.uint64(key) + np.asarray(index, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def value(name, index):
+    return ((bits(name, index) >> np.uint64(52)).astype(np.float64) - 2048) / 2048
+
+
+def initial(name, shape):
+    v = value(name, np.arange(int(np.prod(shape)))).reshape(shape)
+    if name.endswith("running_mean"):
+        return np.zeros(shape)
+    if name.endswith("running_var"):
+        return np.ones(shape)
+    if len(shape) > 1:
+        k = 0
+        while 6 * 4**k < np.prod(shape[1:]):
+            k += 1
+        return v * 2.0**-k
+    if name.endswith("weight"):
+        return 1 + v / 4
+    return v / 4 if is_norm(name) else v / 8
+
+
+def is_norm(name):
+    layer = name.rsplit(".", 2)
+    return layer[-2].startswith("bn") or name.endswith("downsample.1.bias")
+
+
+def places(name, n, most):
+    return np.arange(n) if n <= most else (bits(name + "#", np.arange(most)) % np.uint64(n)).astype(np.int64)
+
+
+# ---- The models, with the parameter names of the jobs ----
+
+class MnistCnn(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5)
+        self.dense1, self.dense2 = nn.Linear(320, 50), nn.Linear(50, 10)
+
+    def forward(self, x):
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2(x), 2))
+        return self.dense2(F.relu(self.dense1(x.flatten(1))))
+
+
+class Block(nn.Module):
+    """A residual block: two 3x3 convolutions, or 1x1, 3x3, 1x1 with four times the channels at its end."""
+
+    def __init__(self, inputs, channels, stride, bottleneck):
+        super().__init__()
+        out = 4 * channels if bottleneck else channels
+        plan = [(channels, 1, 1), (channels, 3, stride), (out, 1, 1)] if bottleneck else \
+               [(channels, 3, stride), (out, 3, 1)]
+        self.count, have = len(plan), inputs
+        for i, (c, kernel, s) in enumerate(plan, 1):
+            setattr(self, f"conv{i}", nn.Conv2d(have, c, kernel, s, kernel // 2, bias=False))
+            setattr(self, f"bn{i}", nn.BatchNorm2d(c))
+            have = c
+        self.downsample = None
+        if stride != 1 or inputs != out:
+            self.downsample = nn.Sequential(nn.Conv2d(inputs, out, 1, stride, bias=False), nn.BatchNorm2d(out))
+
+    def forward(self, x):
+        y = x
+        for i in range(1, self.count + 1):
+            y = getattr(self, f"bn{i}")(getattr(self, f"conv{i}")(y))
+            if i < self.count:
+                y = F.relu(y)
+        return F.relu(y + (self.downsample(x) if self.downsample else x))
+
+
+class ResNet(nn.Module):
+    def __init__(self, blocks, bottleneck, classes, cifar, width=64):
+        super().__init__()
+        self.cifar = cifar
+        self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False) if cifar else nn.Conv2d(3, width, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        have = width
+        for stage, count in enumerate(blocks):
+            body = []
+            for b in range(count):
+                channels = width << stage
+                body.append(Block(have, channels, 2 if stage and not b else 1, bottleneck))
+                have = 4 * channels if bottleneck else channels
+            setattr(self, f"layer{stage + 1}", nn.Sequential(*body))
+        self.fc = nn.Linear(have, classes)
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.conv1(x)))
+        if not self.cifar:
+            x = F.max_pool2d(x, 3, 2, 1)
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+# name: model, input, classes, batch, learning rate, values told of a gradient and of a statistic
+GOLDENS = {
+    "mnist-cnn": (MnistCnn, (1, 28, 28), 10, 64, 0.05, 64, 0),
+    "resnet18": (lambda: ResNet((2, 2, 2, 2), False, 10, True), (3, 32, 32), 10, 8, 0.02, 64, 16),
+    "resnet50-narrow": (lambda: ResNet((3, 4, 6, 3), True, 10, False, 8), (3, 64, 64), 10, 16, 0.02, 16, 8),
+}
+
+
+# ---- Training ----
+
+def fresh(make, dtype):
+    net = make().to(dtype)
+    with torch.no_grad():
+        for name, t in net.state_dict().items():
+            if t.dtype == dtype:
+                t.copy_(torch.from_numpy(initial(name, tuple(t.shape))))
+    return net
+
+
+def batch(step, size, shape, classes, dtype):
+    features = int(np.prod(shape))
+    x = value("x", np.arange(step * size * features, (step + 1) * size * features)).reshape(size, *shape)
+    y = (bits("label", np.arange(step * size, (step + 1) * size)) % np.uint64(classes)).astype(np.int64)
+    return torch.from_numpy(x).to(dtype), torch.from_numpy(y)
+
+
+def train(name, dtype, same):
+    """Losses, evaluation loss after all steps, gradients of the first step and statistics after it."""
+    make, shape, classes, size, lr, _, _ = GOLDENS[name]
+    net = fresh(make, dtype)
+    opt = torch.optim.SGD(net.parameters(), lr=lr, momentum=MOMENTUM)
+    losses, grads, stats = [], {}, {}
+    for t in range(STEPS):
+        x, y = batch(0 if same else t, size, shape, classes, dtype)
+        opt.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        losses.append(loss.item())
+        if t == 0:
+            grads = {k: p.grad.double().numpy().ravel().copy() for k, p in net.named_parameters()}
+            stats = {k: b.double().numpy().copy() for k, b in net.named_buffers() if b.dtype == dtype}
+        opt.step()
+    net.eval()
+    with torch.no_grad():
+        x, y = batch(0, size, shape, classes, dtype)
+        final = F.cross_entropy(net(x), y).item()
+    return losses, final, grads, stats
+
+
+def off(a, b):
+    return max(abs(x - y) / abs(x) for x, y in zip(a, b))
+
+
+def off_norm(a, b):
+    return max((np.linalg.norm(a[k] - b[k]) / np.linalg.norm(a[k]), k) for k in a)
+
+
+def write(name, out):
+    _, shape, classes, size, lr, grad_values, stat_values = GOLDENS[name]
+    losses, _, grads, stats = train(name, torch.float64, False)
+    same, final, _, _ = train(name, torch.float64, True)
+    losses32, _, grads32, stats32 = train(name, torch.float32, False)
+    same32, final32, _, _ = train(name, torch.float32, True)
+    say = lambda *words: print(*words, file=out)
+    say(f"# {name}: made by make_golden.py, which explains it; PyTorch {torch.__version__}, float64")
+    say(f"# float32 in PyTorch is off by: losses {off(losses, losses32):.1e}, same {off(same, same32):.1e}, "
+        f"eval {off([final], [final32]):.1e},")
+    say("# gradients %.1e (%s)%s, of the norm" %
+        (*off_norm(grads, grads32), ", statistics %.1e (%s)" % off_norm(stats, stats32) if stats else ""))
+    say("input", *shape)
+    say("classes", classes)
+    say("batch", size)
+    say("lr", lr)
+    say("momentum", MOMENTUM)
+    for word, list_ in ("loss", losses), ("same", same):
+        for t, v in enumerate(list_):
+            say(word, t, f"{v:.10f}")
+    say("eval", f"{final:.10f}")
+    for word, tensors, most in ("grad", grads, grad_values), ("stat", stats, stat_values):
+        if tensors:
+            say("values", most)
+        for key, v in tensors.items():
+            say(word, key, v.size, f"{np.linalg.norm(v):.8e}")
+            told = v[places(key, v.size, most)]
+            for i in range(0, len(told), 8):
+                say("", *(f"{x:.6e}" for x in told[i:i + 8]))
+
+
+if __name__ == "__main__":
+    here = os.path.dirname(os.path.abspath(__file__))
+    for golden in sys.argv[1:] or GOLDENS:
+        with open(os.path.join(here, golden + ".txt"), "w") as f:
+            write(golden, f)
