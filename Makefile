@@ -1,4 +1,4 @@
-# Tutti. Start with `make demo`; `make help` lists the rest.
+# Tutti. `make demo` sets everything up and trains something; `make check` runs every test.
 #
 #   DEVELOPER=1   warnings are errors            SAN=address|undefined|thread   sanitizers
 #   B=dir         build folder                   PREFIX=/usr/local DESTDIR=     for install
@@ -13,7 +13,7 @@ PREFIX  ?= /usr/local
 DESTDIR ?=
 CC      := gcc
 
-MODULES := base tensor store model data optim train cli
+MODULES := base tensor store model data optim train api cli
 LIBS    := yaml-0.1 jansson zlib libcrypto
 OPTIONAL_LIBS := libcurl
 have    = $(shell pkg-config --exists $(1) 2>/dev/null && echo 1)
@@ -23,12 +23,15 @@ WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpoi
            -Wno-missing-field-initializers $(if $(DEVELOPER),-Werror)
 HARDEN  := $(if $(SAN),,-D_FORTIFY_SOURCE=2) -fstack-protector-strong -fstack-clash-protection -fcf-protection
 CFLAGS  ?= -O2 -g
+PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 ALL_CFLAGS = -std=gnu11 $(CFLAGS) $(WARN) $(HARDEN) -fPIC -fno-math-errno -fvisibility=hidden -pthread \
            $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all) \
-           $(if $(call have,libcurl),-DTT_HAVE_CURL) \
-           -DTT_VERSION='"$(VERSION)"' -Isrc -Iinclude $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+           $(if $(filter libcurl,$(PKGS)),-DTT_HAVE_CURL) \
+           -DTT_VERSION='"$(VERSION)"' -Isrc -Iinclude -I$(B)/gen $(PKG_CFLAGS)
 LDFLAGS += -pthread -Wl,-z,relro,-z,now $(if $(SAN),-fsanitize=$(SAN))
-LDLIBS  = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm
+LDLIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm
+
+all: $(B)/tutti $(B)/libtutti.so
 
 # ---- objects ----
 objs_of   = $(patsubst src/%.c,$(B)/obj/%.o,$(wildcard src/$(1)/*.c src/$(1)/ref/*.c))
@@ -41,18 +44,19 @@ SIMD_OBJS := $(foreach i,$(ISAS),$(patsubst src/tensor/simd/%.c,$(B)/obj/tensor/
 LIB_OBJS  := $(foreach m,$(filter-out cli,$(MODULES)),$(call objs_of,$(m))) $(SIMD_OBJS)
 CLI_OBJS  := $(call objs_of,cli)
 
-all: $(B)/tutti $(B)/libtutti.so
-
 $(B)/tutti: $(CLI_OBJS) $(B)/libtutti.a
 	$(CC) $(LDFLAGS) -pie -o $@ $(CLI_OBJS) $(B)/libtutti.a $(LDLIBS)
 $(B)/libtutti.a: $(LIB_OBJS)
-	rm -f $@ && ar rcs $@ $^
+	@rm -f $@
+	ar rcs $@ $^
 $(B)/libtutti.so: $(LIB_OBJS)
 	$(CC) -shared -Wl,-soname,libtutti.so.0 $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	ln -sf libtutti.so $(B)/libtutti.so.0
 
 $(B)/obj/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+# Kernels are leaves that touch no user input: they do without stack guards.
 define simd_rule
 $(B)/obj/tensor/simd/%.$(1).o: src/tensor/simd/%.c
 	@mkdir -p $$(@D)
@@ -60,25 +64,91 @@ $(B)/obj/tensor/simd/%.$(1).o: src/tensor/simd/%.c
 	    -fcf-protection=none $(FLAGS_$(1)) -DTT_ISA=$(1) -MMD -MP -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call simd_rule,$(i))))
+EXAMPLES := $(wildcard examples/*.yaml)
+$(B)/gen/examples.h: tools/embed-examples $(EXAMPLES)
+	@mkdir -p $(@D)
+	tools/embed-examples $(EXAMPLES) >$@.tmp && mv $@.tmp $@
+$(B)/obj/cli/init.o: $(B)/gen/examples.h
 
 # ---- tests: tests/<module>_<what>_test.c; `make unit M=base` builds and runs one module's alone ----
 deps_of = $(shell awk -F'[: ]+' '$$1=="$(1)"{for(i=2;i<=NF;i++)print $$i}' src/DEPS) $(1)
+UNITS   := $(filter-out cli,$(MODULES))
 $(B)/obj/tests/%.o: tests/%.c
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CFLAGS) -Itests -MMD -MP -c -o $@ $<
+	$(CC) $(ALL_CFLAGS) -DTT_SOURCE_DIR='"$(CURDIR)"' -Itests -MMD -MP -c -o $@ $<
 define unit_rule
 $(B)/test-$(1): $(patsubst tests/%.c,$(B)/obj/tests/%.o,$(wildcard tests/$(1)_*_test.c) tests/test.c) \
     $(foreach m,$(call deps_of,$(1)),$(call objs_of,$(m))) $(if $(filter tensor,$(call deps_of,$(1))),$(SIMD_OBJS))
 	$(CC) $(LDFLAGS) -o $$@ $$^ $(LDLIBS)
 endef
-$(foreach m,$(filter-out cli,$(MODULES)),$(eval $(call unit_rule,$(m))))
+$(foreach m,$(UNITS),$(eval $(call unit_rule,$(m))))
 unit: $(B)/test-$(M)
 	$(B)/test-$(M) $(T)
+units: $(UNITS:%=$(B)/test-%)
+
+# The library's example programs, linked as a user would.
+C_EXAMPLES := $(patsubst examples/c/%.c,$(B)/examples/%,$(wildcard examples/c/*.c))
+$(B)/examples/%: examples/c/%.c $(B)/libtutti.so include/tutti.h
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -Wall -Wextra $(CFLAGS) $(if $(SAN),-fsanitize=$(SAN)) -Iinclude -o $@ $< -L$(B) -ltutti -Wl,-rpath,'$$ORIGIN/..'
+
+# Fuzzing: `make fuzz` runs each target for FUZZ_S seconds (clang); its corpus is replayed by check.
+FUZZ_S       ?= 60
+FUZZ_TARGETS := $(patsubst tests/fuzz/%_fuzz.c,%,$(wildcard tests/fuzz/*_fuzz.c))
+$(B)/replay-%: tests/fuzz/%_fuzz.c tests/fuzz/replay.c $(B)/libtutti.a
+	$(CC) $(ALL_CFLAGS) -o $@ tests/fuzz/$*_fuzz.c tests/fuzz/replay.c $(B)/libtutti.a $(LDFLAGS) $(LDLIBS)
+replays: $(FUZZ_TARGETS:%=$(B)/replay-%)
+build-fuzz/fuzz-%: tests/fuzz/%_fuzz.c
+	@mkdir -p $(@D)
+	clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize=function -std=gnu11 -DTT_VERSION='"fuzz"' -Isrc -Iinclude \
+	    $(PKG_CFLAGS) -o $@ $< src/base/*.c src/data/*.c src/store/*.c src/tensor/shape.c $(LDLIBS) -lpthread
+fuzz:
+	tools/setup fuzz
+	+tools/fuzz $(FUZZ_S) $(FUZZ_TARGETS)
+
+# ---- the two commands, and the others ----
+demo:
+	tools/setup build demo
+	+$(MAKE) --no-print-directory -j$$(nproc) all
+	tools/demo $(B)/tutti
+check:
+	tools/setup build demo check
+	+tools/check $(B)
+bench: 
+	tools/setup build bench
+	+$(MAKE) --no-print-directory -j$$(nproc) all
+	bench/run --program $(B)/tutti --out $(B)/bench.md
+
+COMMANDS = $$($(B)/tutti man --list)
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \
+	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
+	    $(DESTDIR)$(PREFIX)/share/doc/tutti/examples
+	install -m 755 $(B)/tutti $(DESTDIR)$(PREFIX)/bin/tutti
+	install -m 644 $(B)/libtutti.a $(DESTDIR)$(PREFIX)/lib/libtutti.a
+	install -m 755 $(B)/libtutti.so $(DESTDIR)$(PREFIX)/lib/libtutti.so.$(VERSION)
+	ln -sf libtutti.so.$(VERSION) $(DESTDIR)$(PREFIX)/lib/libtutti.so.0
+	ln -sf libtutti.so.0 $(DESTDIR)$(PREFIX)/lib/libtutti.so
+	install -m 644 include/tutti.h $(DESTDIR)$(PREFIX)/include/tutti.h
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' tools/tutti.pc.in \
+	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/tutti.pc
+	install -m 644 $(EXAMPLES) $(DESTDIR)$(PREFIX)/share/doc/tutti/examples
+	$(B)/tutti man >$(DESTDIR)$(PREFIX)/share/man/man1/tutti.1
+	for c in $(COMMANDS); do $(B)/tutti man $$c >$(DESTDIR)$(PREFIX)/share/man/man1/tutti-$$c.1; done
+	$(B)/tutti completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/tutti
 
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h')
 clean:
 	rm -rf build build-*
+help:
+	@echo "make demo     install what is missing, build, train a CNN on Fashion-MNIST"
+	@echo "make check    the same, then all tests"
+	@echo "make          build $(B)/tutti and the library"
+	@echo "make bench    speed side by side with PyTorch (installs it)"
+	@echo "make fuzz     each parser for $(FUZZ_S) s"
+	@echo "make install  to PREFIX=$(PREFIX), below DESTDIR"
+	@echo "make unit M=model T=dropout   one module's tests, those whose name contains T"
 
-.PHONY: all unit format clean
+.PHONY: all unit units replays fuzz demo check bench install format clean help
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)

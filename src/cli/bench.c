@@ -61,20 +61,24 @@ static tt_err rows_make(const tt_model *m, int64_t batch, rows *r)
     tt_wants w = tt_model_wants(m);
     int64_t features = tt_shape_count(tt_model_input(m)), batches = BATCHES_MOST, n;
 
-    while (batches > 1 && (double)batches * (double)batch * (double)features * 4 > ROWS_BYTES_MOST) batches--;
+    while (batches > 1 && (double)batches * (double)batch * (double)features * 4 > ROWS_BYTES_MOST)
+        batches--;
     n = batches * batch;
     r->batch = batch;
     r->x = calloc((size_t)n, tt_mul_size((size_t)features, sizeof(float)));
     r->label = calloc((size_t)n, sizeof(int32_t));
-    r->target = calloc((size_t)n, tt_mul_size((size_t)(w.targets > 0 ? w.targets : 1), sizeof(float)));
+    r->target =
+        calloc((size_t)n, tt_mul_size((size_t)(w.targets > 0 ? w.targets : 1), sizeof(float)));
     if (!r->x || !r->label || !r->target)
-        return tt_fail(TT_ENOMEM, "no memory for %lld rows of %lld numbers", (long long)n, (long long)features);
+        return tt_fail(TT_ENOMEM, "no memory for %lld rows of %lld numbers", (long long)n,
+                       (long long)features);
     fill_normal(r->x, n * features, "bench rows");
     if (w.targets > 0) fill_normal(r->target, n * w.targets, "bench targets");
     /* 0 or 1: such targets are fine for every loss. */
     for (int64_t i = 0; i < n * w.targets; i++) r->target[i] = r->target[i] > 0;
     for (int64_t i = 0; i < n && w.classes > 0; i++)
-        r->label[i] = (int32_t)(tt_philox(tt_random_key(1, "bench labels"), 0, (uint64_t)i).v[0] % (uint32_t)w.classes);
+        r->label[i] = (int32_t)(tt_philox(tt_random_key(1, "bench labels"), 0, (uint64_t)i).v[0] %
+                                (uint32_t)w.classes);
     r->data = (tt_data_rows){.x = r->x, .n = n};
     if (w.classes > 0) r->data.label = r->label;
     if (w.targets > 0) r->data.target = r->target;
@@ -86,11 +90,14 @@ static tt_err rows_make(const tt_model *m, int64_t batch, rows *r)
 /* It trains until we have seen enough, and neither validates nor saves. */
 static tt_err make_endless(tt_tree *t)
 {
-    const char *length = tt_tree_get(t, "train.steps") ? "train.steps=1000000000" : "train.epochs=1000000";
+    const char *length =
+        tt_tree_get(t, "train.steps") ? "train.steps=1000000000" : "train.epochs=1000000";
     tt_err err;
 
-    if ((err = tt_tree_set(t, length)) || (err = tt_tree_set(t, "train.validate=never"))) return err;
-    if (tt_tree_get(t, "train.early_stop") && (err = tt_tree_set(t, "train.early_stop=null"))) return err;
+    if ((err = tt_tree_set(t, length)) || (err = tt_tree_set(t, "train.validate=never")))
+        return err;
+    if (tt_tree_get(t, "train.early_stop") && (err = tt_tree_set(t, "train.early_stop=null")))
+        return err;
     return TT_OK;
 }
 
@@ -156,11 +163,11 @@ static void print(const tt_trainer *t, const figures *f, int64_t batch, bool jso
     if (json) {
         cli_json_print(stdout,
                        json_pack("{s:s, s:I, s:i, s:s, s:f, s:f, s:f, s:f, s:f, s:i, s:i}", "name",
-                                 tt_train_name(t), "batch", (json_int_t)batch, "threads", threads, "kernels",
-                                 tt_model_kernels(m)->name, "samples_per_s", f->best, "samples_per_s_median",
-                                 f->median, "gflops", gflops, "peak_gflops", peak, "share_of_peak",
-                                 peak > 0 ? gflops / peak : 0, "windows", f->windows, "window_steps",
-                                 f->window_steps),
+                                 tt_train_name(t), "batch", (json_int_t)batch, "threads", threads,
+                                 "kernels", tt_model_kernels(m)->name, "samples_per_s", f->best,
+                                 "samples_per_s_median", f->median, "gflops", gflops, "peak_gflops",
+                                 peak, "share_of_peak", peak > 0 ? gflops / peak : 0, "windows",
+                                 f->windows, "window_steps", f->window_steps),
                        true);
         return;
     }
@@ -169,7 +176,8 @@ static void print(const tt_trainer *t, const figures *f, int64_t batch, bool jso
     printf("  %s samples/s in the best of %d windows of %d steps (median %s)\n",
            tt_show_count(llround(f->best), best, sizeof best), f->windows, f->window_steps,
            tt_show_count(llround(f->median), median, sizeof median));
-    printf("  %.1f GFLOP/s, %.0f %% of the peak of %.1f\n", gflops, peak > 0 ? 100 * gflops / peak : 0, peak);
+    printf("  %.1f GFLOP/s, %.0f %% of the peak of %.1f\n", gflops,
+           peak > 0 ? 100 * gflops / peak : 0, peak);
 }
 
 static tt_err bench(const bench_opts *o, const char *name)
@@ -185,9 +193,11 @@ static tt_err bench(const bench_opts *o, const char *name)
     tt_err err;
 
     if ((err = cli_threads(o->threads, &to.threads)) ||
-        (err = cli_job_load(name, o->runs, &o->set, o->json, &job)) || (err = make_endless(job.tree)) ||
-        (err = read_batch(job.tree, &batch)) || (err = tt_job_read(job.tree, &parts)) ||
-        (err = tt_model_open(parts.model, &(tt_model_opts){0}, &m)) || (err = rows_make(m, batch, &r)))
+        (err = cli_job_load(name, o->runs, &o->set, o->json, &job)) ||
+        (err = make_endless(job.tree)) || (err = read_batch(job.tree, &batch)) ||
+        (err = tt_job_read(job.tree, &parts)) ||
+        (err = tt_model_open(parts.model, &(tt_model_opts){0}, &m)) ||
+        (err = rows_make(m, batch, &r)))
         goto out;
     to.job = job.tree;
     if ((err = tt_train_open(&to, &t)) || (err = measure(t, o, batch, &f))) goto out;
@@ -208,8 +218,10 @@ static int bench_run(const void *opts, int argc, const char **argv)
     (void)argc;
     if (o.seconds == 0) o.seconds = 5;
     if (o.window == 0) o.window = 0.1;
-    if (o.seconds < 0 || o.window < 0) err = tt_fail(TT_EINVAL, "--seconds and --window: a time cannot be negative");
-    else err = bench(&o, argv[0]);
+    if (o.seconds < 0 || o.window < 0)
+        err = tt_fail(TT_EINVAL, "--seconds and --window: a time cannot be negative");
+    else
+        err = bench(&o, argv[0]);
     return err ? cli_fail(err) : 0;
 }
 
@@ -219,11 +231,14 @@ const tt_command cli_bench = {
     .args_least = 1,
     .args_most = 1,
     .brief = "measure how fast a job trains on this machine",
-    .about = "Trains the job's model on random rows in memory, with its batch and optimiser, and gives samples "
-             "a second in the best window, GFLOP/s (a multiply and an add count as two), and the share of the "
+    .about = "Trains the job's model on random rows in memory, with its batch and optimiser, and "
+             "gives samples "
+             "a second in the best window, GFLOP/s (a multiply and an add count as two), and the "
+             "share of the "
              "measured peak of the threads used. Nothing is written.",
     .examples = (const char *const[]){"tutti bench job.yaml", "as the job says",
-                                      "tutti bench job.yaml --threads 1 --seconds 10", "one core, longer", NULL},
+                                      "tutti bench job.yaml --threads 1 --seconds 10",
+                                      "one core, longer", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(bench_opts),
     .run = bench_run,

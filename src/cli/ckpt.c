@@ -34,7 +34,8 @@ static tt_err find_folder(const char *name, const char *runs, char folder[CLI_PA
     }
     snprintf(inner, sizeof inner, "%s/checkpoints", path);
     if (!tt_file_exists(inner)) memcpy(inner, path, CLI_PATH);
-    if (strlen(inner) >= CLI_PATH) return tt_fail(TT_EINVAL, "the path of the checkpoints is too long");
+    if (strlen(inner) >= CLI_PATH)
+        return tt_fail(TT_EINVAL, "the path of the checkpoints is too long");
     memcpy(folder, inner, CLI_PATH);
     return TT_OK;
 }
@@ -43,13 +44,15 @@ static tt_err find_folder(const char *name, const char *runs, char folder[CLI_PA
 
 static json_t *json_info(const tt_ckpt_info *c)
 {
-    json_t *j = json_pack("{s:I, s:s, s:I, s:b, s:b, s:b, s:b}", "step", (json_int_t)c->step, "path",
-                          c->path, "bytes", (json_int_t)c->bytes, "valid", c->valid, "finite", c->finite,
-                          "best", c->best, "newest", c->newest);
+    json_t *j = json_pack("{s:I, s:s, s:I, s:b, s:b, s:b, s:b}", "step", (json_int_t)c->step,
+                          "path", c->path, "bytes", (json_int_t)c->bytes, "valid", c->valid,
+                          "finite", c->finite, "best", c->best, "newest", c->newest);
 
     json_object_set_new(j, "score", cli_json_real(c->score));
-    if (c->valid) json_object_set_new(j, "time", json_real(c->time));
-    else json_object_set_new(j, "defect", json_string(c->defect));
+    if (c->valid)
+        json_object_set_new(j, "time", json_real(c->time));
+    else
+        json_object_set_new(j, "defect", json_string(c->defect));
     return j;
 }
 
@@ -61,7 +64,8 @@ static void print_info(const tt_ckpt_info *c, bool verified)
     if (!isnan(c->score)) snprintf(score, sizeof score, "%.6g", c->score);
     printf("%10lld  %10s  %-16s  %10s  ", (long long)c->step,
            tt_show_bytes((double)c->bytes, bytes, sizeof bytes), time, score);
-    if (!c->valid) printf("bad: %s\n", c->defect);
+    if (!c->valid)
+        printf("bad: %s\n", c->defect);
     else
         printf("%s%s%s%s\n", verified ? "intact" : "ok", c->newest ? ", newest" : "",
                c->best ? ", best" : "", c->finite ? "" : ", holds numbers that are not finite");
@@ -80,15 +84,19 @@ static tt_err list(const char *folder, int64_t step, bool verify, bool json)
         if (step >= 0 && infos[i].step != step) continue;
         if (!shown++ && !json)
             printf("%10s  %10s  %-16s  %10s  %s\n", "step", "size", "saved", "score", "state");
-        if (json) json_array_append_new(all, json_info(&infos[i]));
-        else print_info(&infos[i], verify);
+        if (json)
+            json_array_append_new(all, json_info(&infos[i]));
+        else
+            print_info(&infos[i], verify);
         bad += !infos[i].valid;
     }
     if (json) cli_json_print(stdout, json_incref(all), false);
     if (!shown && step >= 0)
         err = tt_fail(TT_ECKPT, "no checkpoint of step %lld in %s", (long long)step, folder);
-    else if (!shown) err = tt_fail(TT_ECKPT, "no checkpoint in %s", folder);
-    else if (verify && bad) err = tt_fail(TT_ECKPT, "%d of %d checkpoints are bad", bad, shown);
+    else if (!shown)
+        err = tt_fail(TT_ECKPT, "no checkpoint in %s", folder);
+    else if (verify && bad)
+        err = tt_fail(TT_ECKPT, "%d of %d checkpoints are bad", bad, shown);
 out:
     json_decref(all);
     free(infos);
@@ -99,7 +107,8 @@ out:
 
 static void shape_text(const tt_entry *e, tt_str *out)
 {
-    for (int i = 0; i < e->rank; i++) tt_str_add(out, "%s%lld", i ? "x" : "", (long long)e->shape[i]);
+    for (int i = 0; i < e->rank; i++)
+        tt_str_add(out, "%s%lld", i ? "x" : "", (long long)e->shape[i]);
     if (!e->rank) tt_str_add(out, "1");
 }
 
@@ -144,13 +153,14 @@ static tt_err show(const char *folder, int64_t step, bool json)
     tt_err err;
 
     err = tt_ckpt_open(folder, step, true, &c);
-    if (err == TT_EFORMAT) return tt_repeat(TT_ECKPT, tt_message()); /* this bad file is a checkpoint */
+    if (err == TT_EFORMAT)
+        return tt_repeat(TT_ECKPT, tt_message()); /* this bad file is a checkpoint */
     if (err) return err;
     meta = tt_ckpt_meta(c);
     if (json) {
         cli_json_print(stdout,
-                       json_pack("{s:I, s:O, s:o}", "step", (json_int_t)tt_ckpt_step(c), "meta", meta,
-                                 "tensors", json_tensors(c)),
+                       json_pack("{s:I, s:O, s:o}", "step", (json_int_t)tt_ckpt_step(c), "meta",
+                                 meta, "tensors", json_tensors(c)),
                        false);
     } else {
         text = json_dumps(meta, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
@@ -173,11 +183,14 @@ static int ckpt_run(const void *opts, int argc, const char **argv)
     tt_err err;
 
     if (word < 0) return cli_fail(TT_EINVAL);
-    if ((err = find_folder(argc > 1 ? argv[1] : "last", o->runs, folder, &step))) return cli_fail(err);
+    if ((err = find_folder(argc > 1 ? argv[1] : "last", o->runs, folder, &step)))
+        return cli_fail(err);
     if (argc > 2 && (!tt_parse_int(argv[2], &step) || step < 0))
         return cli_fail(tt_fail(TT_EINVAL, "'%s' is not the number of a step", argv[2]));
-    if (word == 1) err = show(folder, step, o->json);
-    else err = list(folder, step, word == 2, o->json);
+    if (word == 1)
+        err = show(folder, step, o->json);
+    else
+        err = list(folder, step, word == 2, o->json);
     return err ? cli_fail(err) : 0;
 }
 
@@ -187,11 +200,14 @@ const tt_command cli_ckpt = {
     .args_least = 1,
     .args_most = 3,
     .brief = "list, show and verify checkpoints",
-    .about = "ls lists the checkpoints of a run; show tells what one holds, the newest if no step is given; "
-             "verify reads them all again and compares every hash. Without a run the newest is taken. Exit "
+    .about = "ls lists the checkpoints of a run; show tells what one holds, the newest if no step "
+             "is given; "
+             "verify reads them all again and compares every hash. Without a run the newest is "
+             "taken. Exit "
              "code 6: there is none, or one is bad.",
-    .examples = (const char *const[]){"tutti ckpt ls last", "of the newest run", "tutti ckpt show last 1200",
-                                      "what one holds", "tutti ckpt verify runs/a", "are they intact?", NULL},
+    .examples = (const char *const[]){"tutti ckpt ls last", "of the newest run",
+                                      "tutti ckpt show last 1200", "what one holds",
+                                      "tutti ckpt verify runs/a", "are they intact?", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(ckpt_opts),
     .run = ckpt_run,

@@ -15,8 +15,9 @@
 
 enum { CLI_PATH = 4096 };
 
-extern const tt_command cli_train, cli_eval, cli_predict, cli_summary, cli_init, cli_config, cli_ckpt,
-    cli_export, cli_runs, cli_data, cli_doctor, cli_bench, cli_version, cli_help, cli_man, cli_completion;
+extern const tt_command cli_train, cli_eval, cli_predict, cli_summary, cli_init, cli_config,
+    cli_ckpt, cli_export, cli_runs, cli_data, cli_doctor, cli_bench, cli_version, cli_help, cli_man,
+    cli_completion;
 
 /* Those that users are told of, in the order of the help. */
 extern const tt_command *const cli_commands[];
@@ -34,7 +35,7 @@ int cli_choose(const char *command, const char *word, const char *const *words, 
 
 /* ---- Jobs and runs as people name them ---- */
 
-/* `name` is a run folder, the name of one below `runs` (NULL: "runs"), or "last": the newest there. */
+/* `name` is a run folder, the name of one below `runs` (NULL: "runs"), or "last", the newest. */
 tt_err cli_run_find(const char *name, const char *runs, char path[CLI_PATH]);
 
 /* A job file, or a run (as above), whose job is then taken as it was resolved. The assignments of
@@ -44,7 +45,8 @@ typedef struct cli_job {
     char path[CLI_PATH]; /* the file that was read            */
     char run[CLI_PATH];  /* the run it is of; "" for a file   */
 } cli_job;
-tt_err cli_job_load(const char *name, const char *runs, const tt_opt_list *set, bool quiet, cli_job *out);
+tt_err cli_job_load(const char *name, const char *runs, const tt_opt_list *set, bool quiet,
+                    cli_job *out);
 void cli_job_close(cli_job *j); /* accepts a zeroed one */
 
 /* Where weights are: a path, or else a run as above. */
@@ -52,7 +54,8 @@ tt_err cli_weights_find(const char *name, const char *runs, char path[CLI_PATH])
 
 tt_err cli_threads(int64_t wanted, int *out); /* of --threads: 0 as the job says, else 1 .. 1024 */
 
-/* Opens what eval, predict and export work with: a job or run and its weights (NULL: the run's own). */
+/* Opens what eval, predict and export work with: a job or run and its weights (NULL: the run's
+ * own). */
 typedef struct cli_use_opts {
     const char *job, *weights, *runs, *layer;
     const tt_opt_list *set;
@@ -65,20 +68,21 @@ typedef struct cli_use {
     tt_use *use;
 } cli_use;
 tt_err cli_use_open(const cli_use_opts *o, cli_use *out);
-void cli_use_close(cli_use *u); /* accepts a zeroed one */
+void cli_use_close(cli_use *u);                    /* accepts a zeroed one */
 tt_err cli_split(const char *name, tt_split *out); /* val (also for NULL) or train */
 
 /* ---- Output ---- */
-json_t *cli_json_real(double v);                    /* null for what JSON has no number for */
-json_t *cli_json_metrics(const tt_metrics *m);      /* loss, accuracy, top5, samples: those there are */
+json_t *cli_json_real(double v);               /* null for what JSON has no number for */
+json_t *cli_json_metrics(const tt_metrics *m); /* loss, accuracy, top5, samples: those there are */
 void cli_json_print(FILE *f, json_t *j, bool lines); /* takes the reference; lines: on one line */
-void cli_metrics_show(const tt_metrics *m, char *buf, size_t size); /* "loss 0.0412  accuracy 98.61 %" */
-void cli_quote(const char *word, tt_str *out);      /* as the shell takes it; quotes only if needed */
+void cli_metrics_show(const tt_metrics *m, char *buf,
+                      size_t size);            /* "loss 0.0412  accuracy 98.61 %" */
+void cli_quote(const char *word, tt_str *out); /* as the shell takes it; quotes only if needed */
 void cli_time_show(double wall_s, char *buf, size_t size); /* "2024-05-01 12:30" */
 
 /* What a terminal can do: NO_COLOR, FORCE_COLOR, CLICOLOR_FORCE, TERM and COLUMNS are respected. */
 typedef struct cli_screen {
-    bool live;  /* a terminal on which lines can be redrawn */
+    bool live; /* a terminal on which lines can be redrawn */
     bool color;
     bool utf8;
 } cli_screen;

@@ -27,8 +27,10 @@ static tt_err check_data(tt_tree *tree, tt_str *absent)
     if ((err = tt_model_open(job.model, &(tt_model_opts){0}, &m))) return err;
     w = tt_model_wants(m);
     err = tt_data_open(job.data,
-                       &(tt_data_want){.input = tt_model_input(m), .classes = w.classes,
-                                       .targets = w.targets, .input_at = tt_model_input_at(m)},
+                       &(tt_data_want){.input = tt_model_input(m),
+                                       .classes = w.classes,
+                                       .targets = w.targets,
+                                       .input_at = tt_model_input_at(m)},
                        0, &d);
     tt_data_close(d);
     tt_model_close(m);
@@ -42,18 +44,30 @@ static tt_err check_data(tt_tree *tree, tt_str *absent)
 static const char *type_name(const tt_key *k)
 {
     switch (k->type) {
-    case TT_INT: return "a whole number";
-    case TT_NUMBER: return "a number";
-    case TT_BOOL: return "true or false";
-    case TT_STRING: return "a text";
-    case TT_CHOICE: return k->choices;
-    case TT_SIZE: return "a size";
-    case TT_TIME: return "a time";
-    case TT_PAIR: return "one or two whole numbers";
-    case TT_INTS: return "whole numbers";
-    case TT_NUMBERS: return "numbers";
-    case TT_STRINGS: return "texts";
-    case TT_NODE: return "a value or a map";
+    case TT_INT:
+        return "a whole number";
+    case TT_NUMBER:
+        return "a number";
+    case TT_BOOL:
+        return "true or false";
+    case TT_STRING:
+        return "a text";
+    case TT_CHOICE:
+        return k->choices;
+    case TT_SIZE:
+        return "a size";
+    case TT_TIME:
+        return "a time";
+    case TT_PAIR:
+        return "one or two whole numbers";
+    case TT_INTS:
+        return "whole numbers";
+    case TT_NUMBERS:
+        return "numbers";
+    case TT_STRINGS:
+        return "texts";
+    case TT_NODE:
+        return "a value or a map";
     }
     return "";
 }
@@ -61,8 +75,10 @@ static const char *type_name(const tt_key *k)
 static void print_range(const tt_key *k)
 {
     if (k->least == 0 && k->most == 0) return;
-    if (k->most < k->least) printf(", at least %.15g", k->least);
-    else printf(", %.15g to %.15g", k->least, k->most);
+    if (k->most < k->least)
+        printf(", at least %.15g", k->least);
+    else
+        printf(", %.15g to %.15g", k->least, k->most);
 }
 
 static void print_key(const char *path, const tt_key *k, const tt_node *now)
@@ -72,8 +88,10 @@ static void print_key(const char *path, const tt_key *k, const tt_node *now)
     if (now) tt_tree_print(now, false, &value);
     while (value.size && value.data[value.size - 1] == '\n') value.data[--value.size] = 0;
     printf("%s", path);
-    if (now && !strchr(value.data, '\n')) printf(" = %s%s", value.data, now->is_default ? " (default)" : "");
-    else if (!now) printf(" (not set)");
+    if (now && !strchr(value.data, '\n'))
+        printf(" = %s%s", value.data, now->is_default ? " (default)" : "");
+    else if (!now)
+        printf(" (not set)");
     printf("\n    %s", type_name(k));
     print_range(k);
     if (k->help && *k->help) printf("; %s", k->help);
@@ -125,8 +143,8 @@ static int config_run(const void *opts, int argc, const char **argv)
 
     (void)argc;
     if (word < 0) return cli_fail(TT_EINVAL);
-    if ((err = cli_job_load(argv[1], o->runs, &o->set, false, &job)) || (err = tt_job_check(job.tree)) ||
-        (err = check_data(job.tree, &absent)))
+    if ((err = cli_job_load(argv[1], o->runs, &o->set, false, &job)) ||
+        (err = tt_job_check(job.tree)) || (err = check_data(job.tree, &absent)))
         goto out;
     if (word == CHECK) print_checked(job.tree, job.path, &absent);
     if (word == KEYS) print_keys(tt_tree_root(job.tree), "");
@@ -147,8 +165,10 @@ const tt_command cli_config = {
     .args_least = 2,
     .args_most = 2,
     .brief = "check a job, show it with all defaults, list its keys",
-    .about = "check finds mistakes without training. show prints the job as it is understood, with what was "
-             "left out marked as default. keys tells of each key its value, type, range and meaning; any of them "
+    .about = "check finds mistakes without training. show prints the job as it is understood, with "
+             "what was "
+             "left out marked as default. keys tells of each key its value, type, range and "
+             "meaning; any of them "
              "may be given to --set.",
     .examples = (const char *const[]){"tutti config check job.yaml", "is it right?",
                                       "tutti config show job.yaml", "with the defaults",

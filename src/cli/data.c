@@ -32,8 +32,10 @@ static tt_err get(const data_opts *o, const char *name)
     tt_err err;
 
     if (cli_choose("data get", name, names, count) < 0) return TT_EINVAL;
-    err = tt_data_get(name, &(tt_fetch_opts){.dir = dir, .mirrors = o->mirror.item,
-                                             .mirror_count = o->mirror.count, .quiet = o->quiet});
+    err = tt_data_get(name, &(tt_fetch_opts){.dir = dir,
+                                             .mirrors = o->mirror.item,
+                                             .mirror_count = o->mirror.count,
+                                             .quiet = o->quiet});
     if (!err && !o->quiet) printf("%s is in %s/%s\n", name, dir, name);
     return err;
 }
@@ -54,9 +56,12 @@ static int data_run(const void *opts, int argc, const char **argv)
     tt_err err;
 
     if (word < 0) return cli_fail(TT_EINVAL);
-    if (word == 0 && argc < 2) err = tt_fail(TT_EINVAL, "'tutti data get' needs a NAME: 'tutti data ls' lists them");
-    else if (word == 1 && argc > 1) err = tt_fail(TT_EINVAL, "'tutti data ls' takes no more: '%s'", argv[1]);
-    else err = word ? list() : get(opts, argv[1]);
+    if (word == 0 && argc < 2)
+        err = tt_fail(TT_EINVAL, "'tutti data get' needs a NAME: 'tutti data ls' lists them");
+    else if (word == 1 && argc > 1)
+        err = tt_fail(TT_EINVAL, "'tutti data ls' takes no more: '%s'", argv[1]);
+    else
+        err = word ? list() : get(opts, argv[1]);
     return err ? cli_fail(err) : 0;
 }
 
@@ -66,9 +71,11 @@ const tt_command cli_data = {
     .args_least = 1,
     .args_most = 2,
     .brief = "get a dataset",
-    .about = "Fetches a dataset and checks its hashes; a download that was broken off goes on where it stopped.",
-    .examples = (const char *const[]){"tutti data ls", "those it knows", "tutti data get mnist", "get one",
-                                      "tutti data get cifar10 --dir /data", "to another place", NULL},
+    .about = "Fetches a dataset and checks its hashes; a download that was broken off goes on "
+             "where it stopped.",
+    .examples =
+        (const char *const[]){"tutti data ls", "those it knows", "tutti data get mnist", "get one",
+                              "tutti data get cifar10 --dir /data", "to another place", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(data_opts),
     .run = data_run,

@@ -1,9 +1,9 @@
 /* display: a training as it goes on.
  *
  * On a terminal a small panel is redrawn in place, up to ten times a second, and a line for each
- * epoch and validation scrolls away above it. Elsewhere: lines, at most one a second and one for each
- * epoch and validation. With --json the same as objects. A draw is one write, made in a buffer that
- * is part of the display, so a step allocates nothing. The cursor is never hidden: however the
+ * epoch and validation scrolls away above it. Elsewhere: lines, at most one a second and one for
+ * each epoch and validation. With --json the same as objects. A draw is one write, made in a buffer
+ * that is part of the display, so a step allocates nothing. The cursor is never hidden: however the
  * program ends, the terminal is fine. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -15,14 +15,14 @@
 
 #include "cli.h"
 
-#define DRAW_S  0.1
-#define LINE_S  1.0
-#define SMOOTH  0.05 /* weight of one step in the shares of time */
-#define BOLD    "1"
-#define DIM     "2"
-#define RED     "31"
-#define GREEN   "32"
-#define PLAIN   ""
+#define DRAW_S 0.1
+#define LINE_S 1.0
+#define SMOOTH 0.05 /* weight of one step in the shares of time */
+#define BOLD   "1"
+#define DIM    "2"
+#define RED    "31"
+#define GREEN  "32"
+#define PLAIN  ""
 
 enum { SPARK = 32, BAR = 30, SHARES = 4, OUT = 16384, LABEL = 7 };
 
@@ -61,8 +61,12 @@ static void flush(cli_display *d)
 
     while (at < d->used && !d->dead) {
         ssize_t n = write(STDOUT_FILENO, d->out + at, d->used - at);
-        if (n > 0) at += (size_t)n;
-        else if (n < 0 && errno != EINTR && errno != EAGAIN) d->dead = true;
+        if (n > 0)
+            at += (size_t)n;
+        else if (n < 0 && errno == EAGAIN)
+            break; /* a reader too slow misses a picture */
+        else if (n < 0 && errno != EINTR)
+            d->dead = true;
     }
     d->used = 0;
 }
@@ -125,7 +129,8 @@ static void gather_spark(cli_display *d, double loss)
     d->spark_sum += loss;
     if (++d->spark_steps < d->spark_each) return;
     if (d->spark_count == SPARK) {
-        for (int i = 0; i < SPARK / 2; i++) d->spark[i] = (d->spark[2 * i] + d->spark[2 * i + 1]) / 2;
+        for (int i = 0; i < SPARK / 2; i++)
+            d->spark[i] = (d->spark[2 * i] + d->spark[2 * i + 1]) / 2;
         d->spark_count = SPARK / 2;
         d->spark_each *= 2;
         return; /* this column is half full now */
@@ -263,7 +268,8 @@ static void panel_speed(cli_display *d)
 
     put_label(d, "speed");
     if (p->samples_per_s > 0)
-        put(d, PLAIN, "%s samples/s  ", tt_show_count(llround(p->samples_per_s), rate, sizeof rate));
+        put(d, PLAIN, "%s samples/s  ",
+            tt_show_count(llround(p->samples_per_s), rate, sizeof rate));
     put(d, PLAIN, "lr %.4g", p->lr);
     end_line(d, true);
     put_label(d, "time");
@@ -281,7 +287,8 @@ static void panel_state(cli_display *d, double now)
     if (d->saved_step >= 0)
         put(d, PLAIN, "step %lld, %s ago", (long long)d->saved_step,
             tt_show_time(fmax(0, now - d->saved_at), ago, sizeof ago));
-    else put(d, DIM, "not yet");
+    else
+        put(d, DIM, "not yet");
     if (*d->trouble) put(d, RED, "  %s", d->trouble);
     end_line(d, true);
     if (!*d->note) return;
@@ -320,10 +327,11 @@ static void line_step(cli_display *d)
 
     begin_line(d);
     put(d, PLAIN, "step %s of %s  epoch %.2f  loss %.4g  lr %.4g",
-        tt_show_count(p->step, a, sizeof a), tt_show_count(p->steps, b, sizeof b), p->epoch, p->loss,
-        p->lr);
+        tt_show_count(p->step, a, sizeof a), tt_show_count(p->steps, b, sizeof b), p->epoch,
+        p->loss, p->lr);
     if (p->samples_per_s > 0)
-        put(d, PLAIN, "  %s samples/s", tt_show_count(llround(p->samples_per_s), rate, sizeof rate));
+        put(d, PLAIN, "  %s samples/s",
+            tt_show_count(llround(p->samples_per_s), rate, sizeof rate));
     if (has_eta(p)) put(d, PLAIN, "  %s left", tt_show_time(p->eta_s, a, sizeof a));
     end_line(d, false);
     flush(d);
@@ -335,8 +343,10 @@ static void line_event(cli_display *d)
     char text[200], count[32];
 
     begin_line(d);
-    if (p->epoch_end) put(d, BOLD, "epoch %.6g of %.6g", p->epoch, p->epochs);
-    else put(d, BOLD, "step %s", tt_show_count(p->step, count, sizeof count));
+    if (p->epoch_end)
+        put(d, BOLD, "epoch %.6g of %.6g", p->epoch, p->epochs);
+    else
+        put(d, BOLD, "step %s", tt_show_count(p->step, count, sizeof count));
     put(d, PLAIN, "  loss %.4g", p->loss_mean);
     if (p->validated) {
         cli_metrics_show(&p->val, text, sizeof text);
@@ -362,8 +372,10 @@ static void json_number(cli_display *d, const char *name, double v)
     char text[96];
     int n;
 
-    if (isfinite(v)) n = snprintf(text, sizeof text, ",\"%s\":%.9g", name, v);
-    else n = snprintf(text, sizeof text, ",\"%s\":null", name);
+    if (isfinite(v))
+        n = snprintf(text, sizeof text, ",\"%s\":%.9g", name, v);
+    else
+        n = snprintf(text, sizeof text, ",\"%s\":null", name);
     add_raw(d, text, (size_t)n);
 }
 
@@ -422,7 +434,8 @@ static void json_events(cli_display *d)
 
 /* ---- the calls ---- */
 
-/* A new trouble is told once; where the panel shows it, it stays until a save succeeds. */
+/* A new trouble is told once, and the panel shows it until a save succeeds. Where there is no panel
+ * the log has told it already. */
 static void tell_trouble(cli_display *d)
 {
     const char *now = d->p.save_trouble ? d->p.save_trouble : "";
@@ -432,9 +445,9 @@ static void tell_trouble(cli_display *d)
     snprintf(d->trouble, sizeof d->trouble, "%s", now);
     if (!*now || d->mode == CLI_QUIET) return;
     snprintf(line, sizeof line, "checkpoint of step %lld not saved: %s", (long long)d->p.step, now);
-    if (d->mode == CLI_SHOW) {
+    if (d->screen.live) {
         line_text(d, RED, line);
-    } else {
+    } else if (d->mode == CLI_JSON) {
         json_t *j = json_pack("{s:s, s:I, s:s}", "event", "save_trouble", "step",
                               (json_int_t)d->p.step, "trouble", now);
         cli_json_print(stdout, j, true);
@@ -467,8 +480,10 @@ void cli_display_note(cli_display *d, const char *text)
 {
     snprintf(d->note, sizeof d->note, "%s", text);
     if (d->mode != CLI_SHOW || d->dead) return;
-    if (d->screen.live && d->any) draw(d, tt_clock_s());
-    else line_text(d, BOLD, text);
+    if (d->screen.live && d->any)
+        draw(d, tt_clock_s());
+    else
+        line_text(d, BOLD, text);
 }
 
 void cli_display_leave(cli_display *d)
@@ -489,7 +504,8 @@ cli_display *cli_display_open(cli_display_mode mode, const tt_trainer *t)
     d->saved_step = -1;
     d->spark_each = 1;
     d->printed = tt_clock_s();
-    if (d->screen.live) tt_log_quiet(true); /* the panel owns the terminal; the log file has it all */
+    if (d->screen.live)
+        tt_log_quiet(true); /* the panel owns the terminal; the log file has it all */
     return d;
 }
 

@@ -14,7 +14,6 @@
 
 #include "cli.h"
 
-enum { PROBLEMS = 16 };
 #define MB 1e6
 
 typedef struct doctor_opts {
@@ -42,14 +41,15 @@ static void problem(report *r, bool grave, const char *fix, const char *fmt, ...
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     r->grave |= grave;
-    json_array_append_new(r->problems, json_pack("{s:s, s:s, s:b}", "problem", text, "fix", fix, "grave", grave));
+    json_array_append_new(
+        r->problems, json_pack("{s:s, s:s, s:b}", "problem", text, "fix", fix, "grave", grave));
 }
 
 /* ---- processor ---- */
 
 static void look_at_kernels(report *r)
 {
-    const tt_kernels *used = NULL, *const *all;
+    const tt_kernels *used = NULL, *const * all;
     json_t *list = json_array();
     int count = tt_kernels_all(&all);
     const char *wanted = getenv("TUTTI_KERNELS");
@@ -57,7 +57,10 @@ static void look_at_kernels(report *r)
 
     if (tt_kernels_find("auto", &used)) {
         snprintf(text, sizeof text, "%s", tt_message());
-        problem(r, true, wanted && *wanted ? "unset TUTTI_KERNELS" : "use a machine with an x86-64 processor", "no kernels can be used: %s", text);
+        problem(r, true,
+                wanted && *wanted ? "unset TUTTI_KERNELS"
+                                  : "use a machine with an x86-64 processor",
+                "no kernels can be used: %s", text);
     }
     for (int i = 0; i < count; i++) {
         json_t *k = json_pack("{s:s, s:b}", "name", all[i]->name, "in_use", all[i] == used);
@@ -66,10 +69,11 @@ static void look_at_kernels(report *r)
     }
     json_object_set_new(r->root, "kernels", list);
     if (used && count && used != all[0])
-        problem(r, false, "unset TUTTI_KERNELS", "TUTTI_KERNELS chose the %s kernels; %s would be faster",
-                used->name, all[0]->name);
+        problem(r, false, "unset TUTTI_KERNELS",
+                "TUTTI_KERNELS chose the %s kernels; %s would be faster", used->name, all[0]->name);
     else if (used && (!strcmp(used->name, "generic") || !strcmp(used->name, "ref")))
-        problem(r, false, "use a machine with AVX2, or let the virtual machine pass it on (host CPU type)",
+        problem(r, false,
+                "use a machine with AVX2, or let the virtual machine pass it on (host CPU type)",
                 "this processor has no AVX2: training is several times slower than it could be");
 }
 
@@ -80,11 +84,13 @@ static void look_at_cpu(report *r)
     long online = sysconf(_SC_NPROCESSORS_ONLN);
 
     json_object_set_new(r->root, "cpu",
-                        json_pack("{s:s, s:s, s:i, s:I}", "model", tt_cpu_model(model, sizeof model),
-                                  "features", tt_cpu_features(features, sizeof features), "usable", usable,
+                        json_pack("{s:s, s:s, s:i, s:I}", "model",
+                                  tt_cpu_model(model, sizeof model), "features",
+                                  tt_cpu_features(features, sizeof features), "usable", usable,
                                   "online", (json_int_t)online));
     if (usable < online)
-        problem(r, false, "raise the container's CPU quota or the affinity mask if that is not meant",
+        problem(r, false,
+                "raise the container's CPU quota or the affinity mask if that is not meant",
                 "%d of the %ld processors may be used (affinity or cgroup quota)", usable, online);
 }
 
@@ -118,7 +124,8 @@ static double meminfo(const char *name)
 /* The limit of our cgroup, versions 2 and 1; -1 if there is none below the machine's memory. */
 static double memory_limit(double total)
 {
-    static const char *const files[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+    static const char *const files[] = {"/sys/fs/cgroup/memory.max",
+                                        "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
 
     for (int i = 0; i < TT_COUNT(files); i++) {
         double v = read_bytes(files[i]);
@@ -129,7 +136,8 @@ static double memory_limit(double total)
 
 static void look_at_memory(report *r)
 {
-    double total = meminfo("MemTotal"), free_now = meminfo("MemAvailable"), limit = memory_limit(total);
+    double total = meminfo("MemTotal"), free_now = meminfo("MemAvailable"),
+           limit = memory_limit(total);
     json_t *m = json_pack("{s:f, s:f}", "total_bytes", total, "available_bytes", free_now);
 
     if (limit > 0) json_object_set_new(m, "limit_bytes", json_real(limit));
@@ -138,7 +146,8 @@ static void look_at_memory(report *r)
         problem(r, false, "end other programs, or train with a smaller train.batch",
                 "only %.0f MB of memory are available", free_now / MB);
     if (limit > 0 && limit < 1000 * MB)
-        problem(r, false, "raise the container's memory limit", "the memory limit is %.0f MB", limit / MB);
+        problem(r, false, "raise the container's memory limit", "the memory limit is %.0f MB",
+                limit / MB);
 }
 
 static double space_in(const char *path, double *size)
@@ -155,14 +164,18 @@ static void look_at_files(report *r)
     const char *data = getenv("TUTTI_DATA");
     double size, space = space_in(".", &size);
 
-    json_object_set_new(r->root, "here", json_pack("{s:f, s:b}", "free_bytes", space, "writable", !access(".", W_OK)));
+    json_object_set_new(
+        r->root, "here",
+        json_pack("{s:f, s:b}", "free_bytes", space, "writable", !access(".", W_OK)));
     if (access(".", W_OK))
         problem(r, false, "change to a folder that is yours, or give --runs DIR",
                 "this folder cannot be written to: runs have no place here");
     else if (space >= 0 && space < 500 * MB)
-        problem(r, false, "make room, or give --runs DIR on another disk", "only %.0f MB are free here", space / MB);
+        problem(r, false, "make room, or give --runs DIR on another disk",
+                "only %.0f MB are free here", space / MB);
     space = space_in("/dev/shm", &size);
-    json_object_set_new(r->root, "dev_shm", json_pack("{s:f, s:f}", "size_bytes", size, "free_bytes", space));
+    json_object_set_new(r->root, "dev_shm",
+                        json_pack("{s:f, s:f}", "size_bytes", size, "free_bytes", space));
     if (size >= 0 && size < 100 * MB)
         problem(r, false, "give the container more: docker run --shm-size=1g",
                 "/dev/shm has %.0f MB: little for exchange between processes", size / MB);
@@ -179,9 +192,9 @@ static void look_at_libraries(report *r)
     json_t *features = json_object();
 
     json_object_set_new(r->root, "libraries",
-                        json_pack("{s:s, s:s, s:s, s:s}", "libyaml", yaml_get_version_string(), "jansson",
-                                  jansson_version_str(), "zlib", zlibVersion(), "libcrypto",
-                                  OpenSSL_version(OPENSSL_VERSION)));
+                        json_pack("{s:s, s:s, s:s, s:s}", "libyaml", yaml_get_version_string(),
+                                  "jansson", jansson_version_str(), "zlib", zlibVersion(),
+                                  "libcrypto", OpenSSL_version(OPENSSL_VERSION)));
 #ifdef TT_HAVE_CURL
     json_object_set_new(features, "download", json_string(curl_version()));
 #else
@@ -200,7 +213,8 @@ static const char *text_at(const json_t *j, const char *group, const char *key)
     return s ? s : "?";
 }
 
-static const char *bytes_at(const json_t *j, const char *group, const char *key, char *buf, size_t size)
+static const char *bytes_at(const json_t *j, const char *group, const char *key, char *buf,
+                            size_t size)
 {
     const json_t *v = json_object_get(json_object_get(j, group), key);
     if (!json_is_number(v) || json_number_value(v) < 0) return "?";
@@ -217,7 +231,8 @@ static void print_machine(const json_t *j)
     printf("           %lld usable; %s\n",
            (long long)json_integer_value(json_object_get(json_object_get(j, "cpu"), "usable")),
            text_at(j, "cpu", "features"));
-    json_array_foreach (json_object_get(j, "kernels"), i, k) {
+    json_array_foreach(json_object_get(j, "kernels"), i, k)
+    {
         const json_t *peak = json_object_get(k, "peak_gflops");
         printf("%-10s %-8s", i ? "" : "kernels", json_string_value(json_object_get(k, "name")));
         if (peak) printf(" %7.1f GFLOP/s a core", json_number_value(peak));
@@ -238,13 +253,14 @@ static void print_rest(const json_t *j)
     json_t *v;
     size_t i;
 
-    json_object_foreach (json_object_get(j, "libraries"), name, v)
+    json_object_foreach(json_object_get(j, "libraries"), name, v)
         printf("%-10s %s\n", name, json_string_value(v));
-    json_object_foreach (json_object_get(j, "features"), name, v)
+    json_object_foreach(json_object_get(j, "features"), name, v)
         printf("%-10s %s\n", name, json_is_null(v) ? "no" : json_string_value(v));
-    json_array_foreach (json_object_get(j, "problems"), i, v)
-        printf("\n%s: %s\n  fix: %s\n", json_is_true(json_object_get(v, "grave")) ? "problem" : "note",
-               json_string_value(json_object_get(v, "problem")), json_string_value(json_object_get(v, "fix")));
+    json_array_foreach(json_object_get(j, "problems"), i, v) printf(
+        "\n%s: %s\n  fix: %s\n", json_is_true(json_object_get(v, "grave")) ? "problem" : "note",
+        json_string_value(json_object_get(v, "problem")),
+        json_string_value(json_object_get(v, "fix")));
     if (!i) printf("\nno problems found\n");
 }
 
@@ -274,9 +290,11 @@ static int doctor_run(const void *opts, int argc, const char **argv)
 const tt_command cli_doctor = {
     .name = "doctor",
     .brief = "look at this machine: what is used, what is wrong, how to fix it",
-    .about = "Shows processor, kernels with their measured peak, memory, libraries and optional features, and "
+    .about = "Shows processor, kernels with their measured peak, memory, libraries and optional "
+             "features, and "
              "for each problem its fix. Exit code 7: training cannot work here.",
-    .examples = (const char *const[]){"tutti doctor", "look", "tutti doctor --json", "for a bug report", NULL},
+    .examples = (const char *const[]){"tutti doctor", "look", "tutti doctor --json",
+                                      "for a bug report", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(doctor_opts),
     .run = doctor_run,

@@ -39,8 +39,8 @@ static void print_text(const cli_use *u, const char *split, const tt_metrics *m,
     char text[200], count[32], time[32];
 
     cli_metrics_show(m, text, sizeof text);
-    printf("%s: %s  (%s samples in %s)\n", split, text, tt_show_count(m->samples, count, sizeof count),
-           tt_show_time(took, time, sizeof time));
+    printf("%s: %s  (%s samples in %s)\n", split, text,
+           tt_show_count(m->samples, count, sizeof count), tt_show_time(took, time, sizeof time));
     for (int i = 0; losses > 1 && i < losses; i++)
         printf("  %-24s  %.4g\n", tt_model_loss_name(tt_use_model(u->use), i), m->part[i]);
 }
@@ -57,9 +57,13 @@ static int eval_run(const void *opts, int argc, const char **argv)
 
     (void)argc;
     if ((err = cli_split(o->split, &split)) ||
-        (err = cli_use_open(&(cli_use_opts){.job = argv[0], .weights = o->weights, .runs = o->runs,
-                                            .set = &o->set, .partial = o->partial,
-                                            .threads = o->threads, .batch = o->batch},
+        (err = cli_use_open(&(cli_use_opts){.job = argv[0],
+                                            .weights = o->weights,
+                                            .runs = o->runs,
+                                            .set = &o->set,
+                                            .partial = o->partial,
+                                            .threads = o->threads,
+                                            .batch = o->batch},
                             &u)))
         return cli_fail(err);
     begun = tt_clock_s();
@@ -75,8 +79,9 @@ const tt_command cli_eval = {
     .args_least = 1,
     .args_most = 1,
     .brief = "measure trained weights on the validation data",
-    .about = "Gives loss and accuracy of the weights on a split of the job's data. Of a run the newest "
-             "valid checkpoint is taken; --weights RUN/checkpoints/step-... takes another.",
+    .about =
+        "Gives loss and accuracy of the weights on a split of the job's data. Of a run the newest "
+        "valid checkpoint is taken; --weights RUN/checkpoints/step-... takes another.",
     .examples = (const char *const[]){"tutti eval last", "the newest run",
                                       "tutti eval job.yaml --weights model.safetensors",
                                       "weights from elsewhere", "tutti eval last --split train",

@@ -31,7 +31,8 @@ static tt_err find_run(const char *weights, char run[CLI_PATH])
         up = dirname(run);
         if (up != run) memmove(run, up, strlen(up) + 1);
     }
-    return tt_fail(TT_EINVAL, "%s is in no run folder: say with --job FILE what model it is of", weights);
+    return tt_fail(TT_EINVAL, "%s is in no run folder: say with --job FILE what model it is of",
+                   weights);
 }
 
 static tt_err export(const export_opts *o, const char *name)
@@ -50,9 +51,10 @@ static tt_err export(const export_opts *o, const char *name)
     if ((err = cli_weights_find(name, o->runs, weights))) return err;
     if (!tt_file_exists(weights)) return tt_fail(TT_ECKPT, "%s: no such file or folder", weights);
     if (!o->job && (err = find_run(weights, run))) return err;
-    if ((err = cli_use_open(&(cli_use_opts){.job = o->job ? o->job : run, .weights = weights,
-                                            .runs = o->runs, .threads = 1},
-                            &u)))
+    if ((err = cli_use_open(
+             &(cli_use_opts){
+                 .job = o->job ? o->job : run, .weights = weights, .runs = o->runs, .threads = 1},
+             &u)))
         return err;
     if (!(err = tt_use_export(u.use, o->safetensors))) {
         params = tt_model_params(tt_use_model(u.use), &count);
@@ -79,11 +81,14 @@ const tt_command cli_export = {
     .args_least = 1,
     .args_most = 1,
     .brief = "write trained weights for other programs",
-    .about = "Of a run the newest valid checkpoint is taken. Names and shapes are those that 'tutti summary' and "
-             "'tutti ckpt show' tell; PyTorch, NumPy and JAX read the file with the package safetensors.",
-    .examples = (const char *const[]){"tutti export last --safetensors model.safetensors", "the newest run",
-                                      "tutti export runs/a/checkpoints/step-00001200 -o a.safetensors",
-                                      "one checkpoint", NULL},
+    .about = "Of a run the newest valid checkpoint is taken. Names and shapes are those that "
+             "'tutti summary' and "
+             "'tutti ckpt show' tell; PyTorch, NumPy and JAX read the file with the package "
+             "safetensors.",
+    .examples =
+        (const char *const[]){"tutti export last --safetensors model.safetensors", "the newest run",
+                              "tutti export runs/a/checkpoints/step-00001200 -o a.safetensors",
+                              "one checkpoint", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(export_opts),
     .run = export_run,

@@ -18,11 +18,16 @@ static const char *const exit_codes[] = {
 };
 
 static const char *const variables[] = {
-    "TUTTI_DATA",            "where datasets are",
-    "TUTTI_KERNELS",         "kernels to use: ref, generic, avx2, avx512",
-    "TUTTI_LOG",             "how much the log tells: error, warn, info, step, trace",
-    "NO_COLOR, FORCE_COLOR", "colours never, always",
-    "COLUMNS",               "width of the display",
+    "TUTTI_DATA",
+    "where datasets are",
+    "TUTTI_KERNELS",
+    "kernels to use: ref, generic, avx2, avx512",
+    "TUTTI_LOG",
+    "how much the log tells: error, warn, info, step, trace",
+    "NO_COLOR, FORCE_COLOR",
+    "colours never, always",
+    "COLUMNS",
+    "width of the display",
     NULL,
 };
 
@@ -98,14 +103,15 @@ static void add_man_pairs(const char *title, const char *const *pairs, tt_str *o
 
 static void man_overview(tt_str *out)
 {
-    tt_str_add(out,
-               ".TH TUTTI 1 \"\" \"Tutti %s\" \"Tutti\"\n.SH NAME\n"
-               "tutti \\- trains neural networks from a job file\n.SH SYNOPSIS\n.B tutti\n"
-               "\\fICOMMAND\\fR [\\fIoptions\\fR] [\\fIarguments\\fR]\n.SH DESCRIPTION\n"
-               "A job is one YAML file: model, data, optimiser. The program trains it, evaluates it and\n"
-               "predicts with it; each run has a folder that holds all there is to know of it.\n"
-               ".SH COMMANDS\n",
-               TT_VERSION);
+    tt_str_add(
+        out,
+        ".TH TUTTI 1 \"\" \"Tutti %s\" \"Tutti\"\n.SH NAME\n"
+        "tutti \\- trains neural networks from a job file\n.SH SYNOPSIS\n.B tutti\n"
+        "\\fICOMMAND\\fR [\\fIoptions\\fR] [\\fIarguments\\fR]\n.SH DESCRIPTION\n"
+        "A job is one YAML file: model, data, optimiser. The program trains it, evaluates it and\n"
+        "predicts with it; each run has a folder that holds all there is to know of it.\n"
+        ".SH COMMANDS\n",
+        TT_VERSION);
     for (int i = 0; i < cli_command_count; i++)
         tt_str_add(out, ".TP\n.BR tutti\\-%s (1)\n%s\n", cli_commands[i]->name,
                    cli_commands[i]->brief);
@@ -159,6 +165,7 @@ const tt_command cli_completion = {
     .args_least = 1,
     .args_most = 1,
     .brief = "print the shell's completion script",
-    .examples = (const char *const[]){"source <(tutti completion bash)", "use it in this shell", NULL},
+    .examples =
+        (const char *const[]){"source <(tutti completion bash)", "use it in this shell", NULL},
     .run = completion_run,
 };

@@ -42,10 +42,13 @@ static tt_err write_example(const init_opts *o, const char *name)
         fputs(examples[i].text, stdout);
         return TT_OK;
     }
-    if (o->out) snprintf(path, sizeof path, "%s", o->out);
-    else snprintf(path, sizeof path, "%s.yaml", name);
+    if (o->out)
+        snprintf(path, sizeof path, "%s", o->out);
+    else
+        snprintf(path, sizeof path, "%s.yaml", name);
     if (tt_file_exists(path) && !o->force)
-        return tt_fail(TT_EINVAL, "%s is there already: -o FILE writes elsewhere, --force overwrites it",
+        return tt_fail(TT_EINVAL,
+                       "%s is there already: -o FILE writes elsewhere, --force overwrites it",
                        path);
     if ((err = tt_file_write(path, examples[i].text, strlen(examples[i].text)))) return err;
     printf("wrote %s; next:\n  tutti summary %s\n  tutti train %s\n", path, path, path);
@@ -61,8 +64,10 @@ static int init_run(const void *opts, int argc, const char **argv)
         print_list();
         return 0;
     }
-    if (!argc) err = tt_fail(TT_EINVAL, "'tutti init' needs the NAME of an example: --list lists them");
-    else err = write_example(o, argv[0]);
+    if (!argc)
+        err = tt_fail(TT_EINVAL, "'tutti init' needs the NAME of an example: --list lists them");
+    else
+        err = write_example(o, argv[0]);
     return err ? cli_fail(err) : 0;
 }
 

@@ -25,8 +25,10 @@ static tt_err find_last(const char *runs, char path[CLI_PATH])
     tt_err err;
 
     if ((err = tt_run_list(runs, &list, &count))) return err;
-    if (count) memcpy(path, list[count - 1].path, CLI_PATH);
-    else err = tt_fail(TT_EINVAL, "there is no run below %s yet: 'tutti train' makes one", runs);
+    if (count)
+        memcpy(path, list[count - 1].path, CLI_PATH);
+    else
+        err = tt_fail(TT_EINVAL, "there is no run below %s yet: 'tutti train' makes one", runs);
     tt_run_free(list, count);
     return err;
 }
@@ -87,8 +89,10 @@ static void show_value(const tt_node *n, tt_str *out)
 
     tt_tree_print(n, false, &text);
     while (text.size && text.data[text.size - 1] == '\n') text.data[--text.size] = 0;
-    if (n->kind == TT_SCALAR || !memchr(text.data, '\n', text.size)) tt_str_add(out, "%s", text.data);
-    else tt_str_add(out, n->kind == TT_MAP ? "a map of %d" : "a list of %d", n->count);
+    if (n->kind == TT_SCALAR || !memchr(text.data, '\n', text.size))
+        tt_str_add(out, "%s", text.data);
+    else
+        tt_str_add(out, n->kind == TT_MAP ? "a map of %d" : "a list of %d", n->count);
     tt_str_free(&text);
 }
 
@@ -104,15 +108,29 @@ static tt_err assign(tt_tree *t, const char *assignment, bool quiet)
     snprintf(path, sizeof path, "%.*s", (int)(equals ? equals - assignment : 0), assignment);
     if ((n = tt_tree_get(t, path))) show_value(n, &before);
     if ((err = tt_tree_set(t, assignment))) goto out;
-    if ((n = tt_tree_get(t, path))) show_value(n, &after);
-    else tt_str_add(&after, "%s", equals + 1); /* a layer that got another kind */
+    if ((n = tt_tree_get(t, path)))
+        show_value(n, &after);
+    else
+        tt_str_add(&after, "%s", equals + 1); /* a layer that got another kind */
     if (quiet) goto out;
-    if (before.data) fprintf(stderr, "set %s = %s (was %s)\n", path, after.data, before.data);
-    else fprintf(stderr, "set %s = %s (was not in the job)\n", path, after.data);
+    if (before.data)
+        fprintf(stderr, "set %s = %s (was %s)\n", path, after.data, before.data);
+    else
+        fprintf(stderr, "set %s = %s (was not in the job)\n", path, after.data);
 out:
     tt_str_free(&before);
     tt_str_free(&after);
     return err;
+}
+
+/* There is no such run; is there a job of that name? */
+static tt_err hint_job(tt_err err, const char *name)
+{
+    char file[CLI_PATH];
+
+    if (snprintf(file, sizeof file, "%s.yaml", name) >= CLI_PATH || !tt_file_exists(file))
+        return err;
+    return tt_fail(TT_EINVAL, "no job or run '%s': did you mean '%s'?", name, file);
 }
 
 /* A name without a dot that is no file can only mean a run: jobs are called something.yaml. */
@@ -125,13 +143,14 @@ static bool means_run(const char *name, const char *runs)
     return !strchr(name, '.') || (!join(runs ? runs : "runs", name, path) && is_folder(path));
 }
 
-tt_err cli_job_load(const char *name, const char *runs, const tt_opt_list *set, bool quiet, cli_job *out)
+tt_err cli_job_load(const char *name, const char *runs, const tt_opt_list *set, bool quiet,
+                    cli_job *out)
 {
     tt_err err;
 
     memset(out, 0, sizeof *out);
     if (means_run(name, runs)) {
-        if ((err = cli_run_find(name, runs, out->run))) return err;
+        if ((err = cli_run_find(name, runs, out->run))) return hint_job(err, name);
         if ((err = find_job_of(out->run, out->path))) return err;
     } else if (snprintf(out->path, CLI_PATH, "%s", name) >= CLI_PATH) {
         return tt_fail(TT_EINVAL, "the path of the job is too long");
@@ -152,8 +171,9 @@ void cli_job_close(cli_job *j)
 tt_err cli_threads(int64_t wanted, int *out)
 {
     if (wanted < 0 || wanted > 1024)
-        return tt_fail(TT_EINVAL, "--threads %lld: it must lie between 1 and 1024, or be 0 for what "
-                                  "the job says",
+        return tt_fail(TT_EINVAL,
+                       "--threads %lld: it must lie between 1 and 1024, or be 0 for what "
+                       "the job says",
                        (long long)wanted);
     *out = (int)wanted;
     return TT_OK;
@@ -170,9 +190,12 @@ tt_err cli_weights_find(const char *name, const char *runs, char path[CLI_PATH])
 
 tt_err cli_split(const char *name, tt_split *out)
 {
-    if (!name || !strcmp(name, "val")) *out = TT_VAL;
-    else if (!strcmp(name, "train")) *out = TT_TRAIN;
-    else return tt_fail(TT_EINVAL, "--split %s: there are val and train", name);
+    if (!name || !strcmp(name, "val"))
+        *out = TT_VAL;
+    else if (!strcmp(name, "train"))
+        *out = TT_TRAIN;
+    else
+        return tt_fail(TT_EINVAL, "--split %s: there are val and train", name);
     return TT_OK;
 }
 
@@ -184,19 +207,24 @@ tt_err cli_use_open(const cli_use_opts *o, cli_use *out)
     memset(out, 0, sizeof *out);
     if ((err = cli_threads(o->threads, &uo.threads))) return err;
     if (o->batch < 0 || o->batch > 1 << 20)
-        return tt_fail(TT_EINVAL, "--batch %lld: it must lie between 1 and 1048576", (long long)o->batch);
+        return tt_fail(TT_EINVAL, "--batch %lld: it must lie between 1 and 1048576",
+                       (long long)o->batch);
     uo.batch = (int)o->batch;
     if ((err = cli_job_load(o->job, o->runs, o->set, false, &out->job))) goto out;
-    if (o->weights) err = cli_weights_find(o->weights, o->runs, out->weights);
-    else if (*out->job.run) memcpy(out->weights, out->job.run, CLI_PATH);
+    if (o->weights)
+        err = cli_weights_find(o->weights, o->runs, out->weights);
+    else if (*out->job.run)
+        memcpy(out->weights, out->job.run, CLI_PATH);
     else
-        err = tt_fail(TT_EINVAL, "%s has no weights: give --weights RUN, or the run instead of the job",
-                      o->job);
+        err =
+            tt_fail(TT_EINVAL,
+                    "%s has no weights: give --weights RUN, or the run instead of the job", o->job);
     if (err) goto out;
     uo.job = out->job.tree;
     uo.weights = out->weights;
     err = tt_use_open(&uo, &out->use);
-    if (err == TT_EFORMAT) err = tt_repeat(TT_ECKPT, tt_message()); /* the bad file is the weights' */
+    if (err == TT_EFORMAT)
+        err = tt_repeat(TT_ECKPT, tt_message()); /* the bad file is the weights' */
 out:
     if (err) cli_use_close(out);
     return err;

@@ -1,10 +1,9 @@
-/* main: finds the command, reads its options by table, runs it, and turns errors into exit codes. */
+/* main: finds the command, reads its options by table, runs it, and turns errors into exit codes.
+ */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cli.h"
 
@@ -38,17 +37,26 @@ tt_err cli_command_unknown(const char *name)
 int cli_exit_code(tt_err err)
 {
     switch (err) {
-    case TT_OK: return 0;
-    case TT_EINVAL: return 2;
+    case TT_OK:
+        return 0;
+    case TT_EINVAL:
+        return 2;
     case TT_EFORMAT:
-    case TT_EDATA: return 3;
-    case TT_EPEER: return 4;
-    case TT_EDIVERGED: return 5;
-    case TT_ECKPT: return 6;
-    case TT_EENV: return 7;
-    case TT_ESTOP: return CLI_REQUEUE;
+    case TT_EDATA:
+        return 3;
+    case TT_EPEER:
+        return 4;
+    case TT_EDIVERGED:
+        return 5;
+    case TT_ECKPT:
+        return 6;
+    case TT_EENV:
+        return 7;
+    case TT_ESTOP:
+        return CLI_REQUEUE;
     case TT_ENOMEM:
-    case TT_EIO: return 1;
+    case TT_EIO:
+        return 1;
     }
     return 1;
 }
@@ -117,9 +125,12 @@ int main(int argc, char **argv)
         cli_help.run(NULL, 0, NULL);
         return 2;
     }
-    if (!strcmp(args[1], "--help") || !strcmp(args[1], "-h")) c = &cli_help;
-    else if (!strcmp(args[1], "--version") || !strcmp(args[1], "-V")) c = &cli_version;
-    else c = cli_command_find(args[1]);
+    if (!strcmp(args[1], "--help") || !strcmp(args[1], "-h"))
+        c = &cli_help;
+    else if (!strcmp(args[1], "--version") || !strcmp(args[1], "-V"))
+        c = &cli_version;
+    else
+        c = cli_command_find(args[1]);
     if (!c) return cli_fail(cli_command_unknown(args[1]));
     return run(c, argc - 2, args + 2);
 }

@@ -24,10 +24,14 @@ static const tt_option options[] = {
      "the output of this layer, for embeddings; 'tutti summary' lists them"},
     {"split", 0, TT_OPT_STRING, offsetof(predict_opts, split), "val|train", "which data; val"},
     {"limit", 'n', TT_OPT_INT, offsetof(predict_opts, limit), "N", "the first N rows; 0: all"},
-    {"out", 'o', TT_OPT_STRING, offsetof(predict_opts, out), "FILE", "write there; else standard output"},
-    {"set", 's', TT_OPT_LIST, offsetof(predict_opts, set), "KEY=VALUE", "override a key of the job"},
-    {"threads", 't', TT_OPT_INT, offsetof(predict_opts, threads), "N", "threads; 0: as the job says"},
-    {"batch", 0, TT_OPT_INT, offsetof(predict_opts, batch), "N", "samples a thread takes at once; 64"},
+    {"out", 'o', TT_OPT_STRING, offsetof(predict_opts, out), "FILE",
+     "write there; else standard output"},
+    {"set", 's', TT_OPT_LIST, offsetof(predict_opts, set), "KEY=VALUE",
+     "override a key of the job"},
+    {"threads", 't', TT_OPT_INT, offsetof(predict_opts, threads), "N",
+     "threads; 0: as the job says"},
+    {"batch", 0, TT_OPT_INT, offsetof(predict_opts, batch), "N",
+     "samples a thread takes at once; 64"},
     {"partial", 0, TT_OPT_FLAG, offsetof(predict_opts, partial), NULL,
      "take the weights that match and list the rest"},
     {"runs", 0, TT_OPT_STRING, offsetof(predict_opts, runs), "DIR", "where run folders are; runs"},
@@ -130,8 +134,10 @@ static void put_csv(const table *t, int64_t row, const float *y)
 
 static void put_json_number(FILE *f, double v, const char *format)
 {
-    if (isfinite(v)) fprintf(f, format, v);
-    else fputs("null", f);
+    if (isfinite(v))
+        fprintf(f, format, v);
+    else
+        fputs("null", f);
 }
 
 static void put_json(const table *t, int64_t row, const float *y)
@@ -198,9 +204,14 @@ static tt_err predict(const predict_opts *o, const char *job, bool json, tt_spli
     int64_t count = 0;
     tt_err err;
 
-    if ((err = cli_use_open(&(cli_use_opts){.job = job, .weights = o->weights, .runs = o->runs,
-                                            .layer = o->layer, .set = &o->set, .partial = o->partial,
-                                            .threads = o->threads, .batch = o->batch},
+    if ((err = cli_use_open(&(cli_use_opts){.job = job,
+                                            .weights = o->weights,
+                                            .runs = o->runs,
+                                            .layer = o->layer,
+                                            .set = &o->set,
+                                            .partial = o->partial,
+                                            .threads = o->threads,
+                                            .batch = o->batch},
                             &u)))
         return err;
     if ((err = count_rows(u.use, split, o->limit, &count))) goto out;
@@ -211,7 +222,8 @@ static tt_err predict(const predict_opts *o, const char *job, bool json, tt_spli
         goto out;
     }
     err = write_rows(u.use, split, count, &t);
-    if (o->out && fclose(t.f) && !err) err = tt_fail(TT_EIO, "write %s: %s", o->out, strerror(errno));
+    if (o->out && fclose(t.f) && !err)
+        err = tt_fail(TT_EIO, "write %s: %s", o->out, strerror(errno));
 out:
     cli_use_close(&u);
     return err;
@@ -226,9 +238,11 @@ static int predict_run(const void *opts, int argc, const char **argv)
     tt_err err;
 
     (void)argc;
-    if (o->format && (format = cli_choose("predict --format", o->format, formats, TT_COUNT(formats))) < 0)
+    if (o->format &&
+        (format = cli_choose("predict --format", o->format, formats, TT_COUNT(formats))) < 0)
         return cli_fail(TT_EINVAL);
-    if (o->limit < 0) return cli_fail(tt_fail(TT_EINVAL, "--limit %lld: it is negative", (long long)o->limit));
+    if (o->limit < 0)
+        return cli_fail(tt_fail(TT_EINVAL, "--limit %lld: it is negative", (long long)o->limit));
     if (!(err = cli_split(o->split, &split))) err = predict(o, argv[0], format == 1, split);
     return err ? cli_fail(err) : 0;
 }
@@ -239,13 +253,15 @@ const tt_command cli_predict = {
     .args_least = 1,
     .args_most = 1,
     .brief = "write the model's output for each row",
-    .about = "Writes a line for each row of the data, in order: for a classifier the class and its "
-             "probability, then the outputs y0, y1, ... as the last layer gives them, or those of --layer. "
-             "Other data than the job's: --set data.val.images=FILE, or whichever key names the file.",
+    .about =
+        "Writes a line for each row of the data, in order: for a classifier the class and its "
+        "probability, then the outputs y0, y1, ... as the last layer gives them, or those of "
+        "--layer. "
+        "Other data than the job's: --set data.val.images=FILE, or whichever key names the file.",
     .examples = (const char *const[]){"tutti predict last -o out.csv", "of the newest run, as CSV",
                                       "tutti predict last -f jsonl -n 10", "ten rows as JSON lines",
-                                      "tutti predict last --layer dense1", "a layer's output: embeddings",
-                                      NULL},
+                                      "tutti predict last --layer dense1",
+                                      "a layer's output: embeddings", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(predict_opts),
     .run = predict_run,

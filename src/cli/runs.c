@@ -17,8 +17,8 @@ static const tt_option options[] = {
 
 static json_t *json_run(const tt_run_info *r)
 {
-    json_t *j = json_pack("{s:s, s:s, s:s, s:f, s:f, s:I}", "path", r->path, "name", r->name, "status",
-                          r->status, "started", r->started, "updated", r->updated, "step",
+    json_t *j = json_pack("{s:s, s:s, s:s, s:f, s:f, s:I}", "path", r->path, "name", r->name,
+                          "status", r->status, "started", r->started, "updated", r->updated, "step",
                           (json_int_t)r->step);
 
     if (r->summary) json_object_set(j, "summary", r->summary);
@@ -34,9 +34,12 @@ static void show_result(const tt_run_info *r, char *buf, size_t size)
 
     if ((v = json_object_get(val, "accuracy")))
         snprintf(buf, size, "accuracy %.2f %%", 100 * json_number_value(v));
-    else if ((v = json_object_get(val, "loss"))) snprintf(buf, size, "val loss %.4g", json_number_value(v));
-    else if ((v = json_object_get(train, "loss"))) snprintf(buf, size, "loss %.4g", json_number_value(v));
-    else snprintf(buf, size, "-");
+    else if ((v = json_object_get(val, "loss")))
+        snprintf(buf, size, "val loss %.4g", json_number_value(v));
+    else if ((v = json_object_get(train, "loss")))
+        snprintf(buf, size, "loss %.4g", json_number_value(v));
+    else
+        snprintf(buf, size, "-");
 }
 
 static tt_err list(const runs_opts *o)
@@ -53,9 +56,13 @@ static tt_err list(const runs_opts *o)
         if (n > width) width = n;
         if (o->json) json_array_append_new(all, json_run(&runs[i]));
     }
-    if (o->json) cli_json_print(stdout, json_incref(all), false);
-    else if (!count) printf("no runs below %s\n", o->runs ? o->runs : "runs");
-    else printf("%-*s  %-8s  %10s  %-16s  %s\n", width, "run", "status", "step", "started", "result");
+    if (o->json)
+        cli_json_print(stdout, json_incref(all), false);
+    else if (!count)
+        printf("no runs below %s\n", o->runs ? o->runs : "runs");
+    else
+        printf("%-*s  %-8s  %10s  %-16s  %s\n", width, "run", "status", "step", "started",
+               "result");
     for (int i = 0; i < count && !o->json; i++) {
         show_result(&runs[i], result, sizeof result);
         cli_time_show(runs[i].started, started, sizeof started);
@@ -71,7 +78,8 @@ out:
 static void print_run(const tt_run_info *r)
 {
     char time[32];
-    char *text = r->summary ? json_dumps(r->summary, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    char *text =
+        r->summary ? json_dumps(r->summary, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
 
     printf("%s\n  status   %s\n  step     %lld\n", r->path, r->status, (long long)r->step);
     cli_time_show(r->started, time, sizeof time);
@@ -89,8 +97,10 @@ static tt_err show(const runs_opts *o, const char *name)
     tt_err err;
 
     if ((err = cli_run_find(name, o->runs, path)) || (err = tt_run_look(path, &r))) return err;
-    if (o->json) cli_json_print(stdout, json_run(&r), false);
-    else print_run(&r);
+    if (o->json)
+        cli_json_print(stdout, json_run(&r), false);
+    else
+        print_run(&r);
     json_decref(r.summary);
     return TT_OK;
 }
@@ -103,8 +113,10 @@ static int runs_run(const void *opts, int argc, const char **argv)
     tt_err err;
 
     if (word < 0) return cli_fail(TT_EINVAL);
-    if (word == 0 && argc > 1) err = tt_fail(TT_EINVAL, "'tutti runs ls' takes no more: '%s'", argv[1]);
-    else err = word ? show(o, argc > 1 ? argv[1] : "last") : list(o);
+    if (word == 0 && argc > 1)
+        err = tt_fail(TT_EINVAL, "'tutti runs ls' takes no more: '%s'", argv[1]);
+    else
+        err = word ? show(o, argc > 1 ? argv[1] : "last") : list(o);
     return err ? cli_fail(err) : 0;
 }
 
@@ -113,9 +125,10 @@ const tt_command cli_runs = {
     .args = "[ls|show] [RUN|last]",
     .args_most = 2,
     .brief = "list runs, show one",
-    .about = "A run is running, done, stopped, diverged, failed, or lost: its process went without a word.",
-    .examples = (const char *const[]){"tutti runs ls", "all of them", "tutti runs show last", "the newest",
-                                      "tutti runs ls --json", "for programs", NULL},
+    .about = "A run is running, done, stopped, diverged, failed, or lost: its process went without "
+             "a word.",
+    .examples = (const char *const[]){"tutti runs ls", "all of them", "tutti runs show last",
+                                      "the newest", "tutti runs ls --json", "for programs", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(runs_opts),
     .run = runs_run,

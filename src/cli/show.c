@@ -57,8 +57,10 @@ void cli_quote(const char *word, tt_str *out)
     }
     tt_str_add(out, "'");
     for (; *word; word++) {
-        if (*word == '\'') tt_str_add(out, "'\\''");
-        else tt_str_put(out, word, 1);
+        if (*word == '\'')
+            tt_str_add(out, "'\\''");
+        else
+            tt_str_put(out, word, 1);
     }
     tt_str_add(out, "'");
 }
@@ -68,7 +70,8 @@ void cli_time_show(double wall_s, char *buf, size_t size)
     time_t t = (time_t)wall_s;
     struct tm tm;
 
-    if (!localtime_r(&t, &tm) || !strftime(buf, size, "%Y-%m-%d %H:%M", &tm)) snprintf(buf, size, "?");
+    if (!localtime_r(&t, &tm) || !strftime(buf, size, "%Y-%m-%d %H:%M", &tm))
+        snprintf(buf, size, "?");
 }
 
 static bool is_set(const char *name)
@@ -77,8 +80,8 @@ static bool is_set(const char *name)
     return v && *v;
 }
 
-/* Blocks and bars are UTF-8. Only a locale that names another charset says no: in containers there is
- * often none at all, and their terminals are UTF-8 all the same. */
+/* Blocks and bars are UTF-8. Only a locale that names another charset says no: in containers there
+ * is often none at all, and their terminals are UTF-8 all the same. */
 static bool has_utf8(void)
 {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};

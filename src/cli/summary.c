@@ -12,7 +12,8 @@ typedef struct summary_opts {
 static const tt_option options[] = {
     {"calls", 0, TT_OPT_FLAG, offsetof(summary_opts, calls), NULL,
      "show the kernel calls it is compiled to"},
-    {"set", 's', TT_OPT_LIST, offsetof(summary_opts, set), "KEY=VALUE", "override a key of the job"},
+    {"set", 's', TT_OPT_LIST, offsetof(summary_opts, set), "KEY=VALUE",
+     "override a key of the job"},
     {"runs", 0, TT_OPT_STRING, offsetof(summary_opts, runs), "DIR", "where run folders are; runs"},
     {"json", 0, TT_OPT_FLAG, offsetof(summary_opts, json), NULL, "print JSON"},
 };
@@ -25,8 +26,10 @@ static int64_t frozen_count(const tt_model *m, int64_t *stats)
 
     *stats = 0;
     for (int i = 0; i < count; i++) {
-        if (p[i].role == TT_STAT) *stats += p[i].n;
-        else if (p[i].frozen) frozen += p[i].n;
+        if (p[i].role == TT_STAT)
+            *stats += p[i].n;
+        else if (p[i].frozen)
+            frozen += p[i].n;
     }
     return frozen;
 }
@@ -52,17 +55,18 @@ static json_t *json_of(const tt_model *m)
 
     for (int i = 0; i < tt_model_layer_count(m); i++) {
         tt_layer_info l = tt_model_layer(m, i);
-        json_array_append_new(
-            layers, json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:f, s:b}", "name", l.name, "kind", l.kind,
-                              "detail", l.detail, "inputs", l.inputs, "output", json_shape(l.out),
-                              "parameters", (json_int_t)l.params, "flops", l.flops, "frozen", l.frozen));
+        json_array_append_new(layers, json_pack("{s:s, s:s, s:s, s:s, s:o, s:I, s:f, s:b}", "name",
+                                                l.name, "kind", l.kind, "detail", l.detail,
+                                                "inputs", l.inputs, "output", json_shape(l.out),
+                                                "parameters", (json_int_t)l.params, "flops",
+                                                l.flops, "frozen", l.frozen));
     }
     for (int i = 0; i < tt_model_loss_count(m); i++)
         json_array_append_new(losses, json_string(tt_model_loss_name(m, i)));
     return json_pack("{s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:f, s:f}", "input",
-                     json_shape(tt_model_input(m)), "output", json_shape(tt_model_output(m)), "layers",
-                     layers, "losses", losses, "parameters", (json_int_t)total_of(m), "frozen",
-                     (json_int_t)frozen, "statistics", (json_int_t)stats, "forward_flops",
+                     json_shape(tt_model_input(m)), "output", json_shape(tt_model_output(m)),
+                     "layers", layers, "losses", losses, "parameters", (json_int_t)total_of(m),
+                     "frozen", (json_int_t)frozen, "statistics", (json_int_t)stats, "forward_flops",
                      tt_model_flops(m), "train_flops", tt_model_train_flops(m));
 }
 
@@ -82,14 +86,17 @@ static void print_layers(const tt_model *m, int width)
 {
     char shape[96], count[32], what[160];
 
-    printf("%-*s  %-26s  %14s  %13s  %10s\n", width, "layer", "kind", "output", "parameters", "MFLOPs");
-    printf("%-*s  %-26s  %14s\n", width, "input", "", tt_shape_show(tt_model_input(m), shape, sizeof shape));
+    printf("%-*s  %-26s  %14s  %13s  %10s\n", width, "layer", "kind", "output", "parameters",
+           "MFLOPs");
+    printf("%-*s  %-26s  %14s\n", width, "input", "",
+           tt_shape_show(tt_model_input(m), shape, sizeof shape));
     for (int i = 0; i < tt_model_layer_count(m); i++) {
         tt_layer_info l = tt_model_layer(m, i);
         snprintf(what, sizeof what, "%s%s%s", l.kind, *l.detail ? " " : "", l.detail);
         printf("%-*s  %-26s  %14s  %13s  %10.4g%s%s%s\n", width, l.name, what,
-               tt_shape_show(l.out, shape, sizeof shape), tt_show_count(l.params, count, sizeof count),
-               l.flops / 1e6, *l.inputs ? "  from " : "", l.inputs, l.frozen ? "  frozen" : "");
+               tt_shape_show(l.out, shape, sizeof shape),
+               tt_show_count(l.params, count, sizeof count), l.flops / 1e6,
+               *l.inputs ? "  from " : "", l.inputs, l.frozen ? "  frozen" : "");
     }
 }
 
@@ -106,8 +113,8 @@ static void print_text(const tt_model *m, const char *name)
     printf("\nparameters  %s", tt_show_count(total_of(m), count, sizeof count));
     if (frozen) printf(" (%s frozen)", tt_show_count(frozen, count, sizeof count));
     if (stats) printf(", and %s running statistics", tt_show_count(stats, count, sizeof count));
-    printf("\nMFLOPs      %.4g forward, %.4g forward and backward, a sample\n", tt_model_flops(m) / 1e6,
-           tt_model_train_flops(m) / 1e6);
+    printf("\nMFLOPs      %.4g forward, %.4g forward and backward, a sample\n",
+           tt_model_flops(m) / 1e6, tt_model_train_flops(m) / 1e6);
 }
 
 static void print_calls(const tt_model *m)
@@ -115,7 +122,8 @@ static void print_calls(const tt_model *m)
     tt_str calls = {0};
 
     tt_model_show_calls(m, &calls);
-    printf("\ncalls, with %s kernels:\n%s", tt_model_kernels(m)->name, calls.data ? calls.data : "");
+    printf("\ncalls, with %s kernels:\n%s", tt_model_kernels(m)->name,
+           calls.data ? calls.data : "");
     tt_str_free(&calls);
 }
 
@@ -128,12 +136,15 @@ static int summary_run(const void *opts, int argc, const char **argv)
     tt_err err;
 
     (void)argc;
-    if (o->json && o->calls) return cli_fail(tt_fail(TT_EINVAL, "--calls is for people: leave --json out"));
+    if (o->json && o->calls)
+        return cli_fail(tt_fail(TT_EINVAL, "--calls is for people: leave --json out"));
     if (!(err = cli_job_load(argv[0], o->runs, &o->set, false, &job)) &&
         !(err = tt_job_read(job.tree, &parts)) &&
         !(err = tt_model_open(parts.model, &(tt_model_opts){0}, &m))) {
-        if (o->json) cli_json_print(stdout, json_of(m), false);
-        else print_text(m, parts.name);
+        if (o->json)
+            cli_json_print(stdout, json_of(m), false);
+        else
+            print_text(m, parts.name);
         if (o->calls) print_calls(m);
     }
     tt_model_close(m);
@@ -147,9 +158,12 @@ const tt_command cli_summary = {
     .args_least = 1,
     .args_most = 1,
     .brief = "show the layers of a model",
-    .about = "A table of layers with output shape, parameters and the arithmetic of a sample's forward pass "
-             "(a multiply and an add count as two). Presets are shown as the layers they stand for.",
-    .examples = (const char *const[]){"tutti summary job.yaml", "the layers", "tutti summary job.yaml --calls",
+    .about =
+        "A table of layers with output shape, parameters and the arithmetic of a sample's forward "
+        "pass "
+        "(a multiply and an add count as two). Presets are shown as the layers they stand for.",
+    .examples = (const char *const[]){"tutti summary job.yaml", "the layers",
+                                      "tutti summary job.yaml --calls",
                                       "and what is computed, with kernel and layout", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(summary_opts),

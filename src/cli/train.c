@@ -3,8 +3,10 @@
  * Ctrl-C once, SIGTERM or SIGUSR1: the step is finished, a checkpoint saved and the command that
  * resumes is told. Ctrl-C twice: out at once. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -27,7 +29,8 @@ static const tt_option options[] = {
      "the run folder; else a new one below --runs"},
     {"runs", 0, TT_OPT_STRING, offsetof(train_opts, runs), "DIR", "where run folders are; runs"},
     {"resume", 'r', TT_OPT_STRING, offsetof(train_opts, resume), "auto|RUN",
-     "go on with a run from its newest valid checkpoint; auto: the one of --run, else the newest of "
+     "go on with a run from its newest valid checkpoint; auto: the one of --run, else the newest "
+     "of "
      "this job that is not done, else start anew"},
     {"init", 0, TT_OPT_STRING, offsetof(train_opts, init), "FILE",
      "start from these weights: a run, a checkpoint or a safetensors file"},
@@ -95,9 +98,10 @@ static bool is_run_of(const char *run, const char *job_name)
     return same;
 }
 
-/* The newest run of this job that is not done; "" if there is none. One that is still running counts:
- * training the same job twice at once is hardly meant, and opening it says who has it. */
-static tt_err find_unfinished(const char *runs, const char *job_name, bool quiet, char out[CLI_PATH])
+/* The newest run of this job that is not done; "" if there is none. One that is still running
+ * counts: training the same job twice at once is hardly meant, and opening it says who has it. */
+static tt_err find_unfinished(const char *runs, const char *job_name, bool quiet,
+                              char out[CLI_PATH])
 {
     tt_run_info *list;
     int count;
@@ -169,10 +173,12 @@ static void print_banner(const tt_trainer *t)
            tt_show_count(trained_count(m), params, sizeof params), tt_model_flops(m) / 1e6);
     printf("  train    %s\n", tt_data_describe(d, TT_TRAIN));
     if (tt_data_count(d, TT_VAL)) printf("  val      %s\n", tt_data_describe(d, TT_VAL));
-    printf("  kernels  %s, %d thread%s\n", tt_model_kernels(m)->name, threads, threads == 1 ? "" : "s");
+    printf("  kernels  %s, %d thread%s\n", tt_model_kernels(m)->name, threads,
+           threads == 1 ? "" : "s");
     printf("  run      %s\n", tt_train_run(t));
     if (tt_train_first_step(t) > 0)
-        printf("  resumed  at step %s\n", tt_show_count(tt_train_first_step(t), params, sizeof params));
+        printf("  resumed  at step %s\n",
+               tt_show_count(tt_train_first_step(t), params, sizeof params));
     fflush(stdout);
 }
 
@@ -181,13 +187,13 @@ static void print_json_start(const tt_trainer *t)
     const tt_model *m = tt_train_model(t);
 
     cli_json_print(stdout,
-                   json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:I}", "event", "start", "name",
-                             tt_train_name(t), "run", tt_train_run(t), "parameters",
+                   json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:I}", "event", "start",
+                             "name", tt_train_name(t), "run", tt_train_run(t), "parameters",
                              (json_int_t)trained_count(m), "train_samples",
                              (json_int_t)tt_data_count(tt_train_data(t), TT_TRAIN), "val_samples",
                              (json_int_t)tt_data_count(tt_train_data(t), TT_VAL), "kernels",
-                             tt_model_kernels(m)->name, "threads", tt_train_threads(t), "first_step",
-                             (json_int_t)tt_train_first_step(t)),
+                             tt_model_kernels(m)->name, "threads", tt_train_threads(t),
+                             "first_step", (json_int_t)tt_train_first_step(t)),
                    true);
     fflush(stdout);
 }
@@ -206,8 +212,10 @@ static void print_next(const json_t *s, tt_tree *job, const char *run, bool done
     cli_quote(run, &r);
     printf("\nNext:\n  tutti eval %s\n  tutti predict %s --limit 10\n", r.data, r.data);
     printf("  tutti train --resume %s", r.data);
-    if (done && by_steps) printf(" -s train.steps=%lld", 2 * llround(number_in(s, NULL, "steps")));
-    else if (done) printf(" -s train.epochs=%lld", 2 * llround(ceil(number_in(s, NULL, "epochs"))));
+    if (done && by_steps)
+        printf(" -s train.steps=%lld", 2 * llround(number_in(s, NULL, "steps")));
+    else if (done)
+        printf(" -s train.epochs=%lld", 2 * llround(ceil(number_in(s, NULL, "epochs"))));
     printf("\n");
     tt_str_free(&r);
 }
@@ -217,21 +225,25 @@ static void print_end(const json_t *s, const tt_trainer *t, tt_tree *job, const 
                       const char *end)
 {
     char text[200], count[32], took[32];
-    tt_metrics val = {.loss = number_in(s, "val", "loss"), .accuracy = number_in(s, "val", "accuracy"),
+    tt_metrics val = {.loss = number_in(s, "val", "loss"),
+                      .accuracy = number_in(s, "val", "accuracy"),
                       .top5 = number_in(s, "val", "top5")};
+    const char *sha = json_string_value(json_object_get(s, "weights_sha256"));
     double steps = number_in(s, NULL, "steps"), epochs = number_in(s, NULL, "epochs");
     double loss = number_in(s, "train", "loss"), rate = number_in(s, NULL, "samples_per_s");
 
     printf("\n%s%s%s%s: %s steps, %.4g epoch%s in %s\n", status, end ? " (" : "", end ? end : "",
-           end ? ")" : "", tt_show_count(isnan(steps) ? 0 : llround(steps), count, sizeof count), epochs,
-           epochs == 1 ? "" : "s", tt_show_time(number_in(s, NULL, "seconds"), took, sizeof took));
+           end ? ")" : "", tt_show_count(isnan(steps) ? 0 : llround(steps), count, sizeof count),
+           epochs, epochs == 1 ? "" : "s",
+           tt_show_time(number_in(s, NULL, "seconds"), took, sizeof took));
     if (!isnan(loss)) printf("  train    loss %.4g\n", loss);
     if (!isnan(val.loss)) {
         cli_metrics_show(&val, text, sizeof text);
         printf("  val      %s\n", text);
     }
-    if (rate > 0) printf("  speed    %s samples/s\n", tt_show_count(llround(rate), count, sizeof count));
-    printf("  weights  sha256 %s\n", json_string_value(json_object_get(s, "weights_sha256")));
+    if (rate > 0)
+        printf("  speed    %s samples/s\n", tt_show_count(llround(rate), count, sizeof count));
+    if (sha) printf("  weights  sha256 %s\n", sha);
     printf("  run      %s\n", tt_train_run(t));
     print_next(s, job, tt_train_run(t), !strcmp(status, "done"));
 }
@@ -275,14 +287,18 @@ static int train(tt_trainer *t, tt_tree *job, cli_display_mode mode)
     json_t *summary;
     int code = 0;
 
-    if ((err = run_steps(t, d, &end))) tt_str_add(&trouble, "%s", tt_message());
-    else if (!end && (err = stop(t, d))) tt_str_add(&trouble, "saving: %s", tt_message());
+    if ((err = run_steps(t, d, &end))) {
+        tt_str_add(&trouble, "%s", tt_message());
+    } else if (!end && stop(t, d)) {
+        tt_str_add(&trouble, "nothing was saved: %s", tt_message());
+        err = TT_ECKPT; /* whatever it was, there is no checkpoint of this step */
+    }
     status = status_of(err, end != NULL);
     if ((last = tt_train_finish(t, status)) && !err)
         tt_str_add(&trouble, "%s", tt_message()), err = last;
     cli_display_leave(d);
 
-    summary = tt_train_summary(t);
+    if (!(summary = tt_train_summary(t))) summary = json_object();
     if (mode == CLI_JSON) {
         json_object_set_new(summary, "event", json_string("end"));
         json_object_set_new(summary, "status", json_string(status));
@@ -295,8 +311,10 @@ static int train(tt_trainer *t, tt_tree *job, cli_display_mode mode)
         fprintf(stderr, "tutti: saved; go on with: tutti train --resume %s\n", resume.data);
     }
     json_decref(summary);
-    if (err) code = cli_fail(tt_repeat(err, trouble.data));
-    else if (!end) code = asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
+    if (err)
+        code = cli_fail(tt_repeat(err, trouble.data));
+    else if (!end)
+        code = asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
     cli_display_close(d);
     tt_str_free(&trouble);
     tt_str_free(&resume);
@@ -319,17 +337,28 @@ static void command_line(tt_str *out)
     tt_str_add(out, "\n");
 }
 
+/* That nobody reads the display any more is no failure of the training. */
+static void forget_reader(void)
+{
+    if (!fflush(stdout) || errno != EPIPE) return;
+    __fpurge(stdout);
+    clearerr(stdout);
+}
+
 static tt_err check_options(const train_opts *o, int argc)
 {
     bool named = o->resume && strcmp(o->resume, "auto");
 
     if (!argc && !named)
-        return tt_fail(TT_EINVAL, "'tutti train' needs a JOB, or --resume RUN; see 'tutti train --help'");
+        return tt_fail(TT_EINVAL,
+                       "'tutti train' needs a JOB, or --resume RUN; see 'tutti train --help'");
     if (named && o->run)
         return tt_fail(TT_EINVAL, "--run and --resume %s both name a run: give one", o->resume);
     if (o->init && named)
-        return tt_fail(TT_EINVAL, "--init starts a new run, --resume goes on with an old one: give one");
-    if (o->partial && !o->init) return tt_fail(TT_EINVAL, "--partial says how to take --init: give both");
+        return tt_fail(TT_EINVAL,
+                       "--init starts a new run, --resume goes on with an old one: give one");
+    if (o->partial && !o->init)
+        return tt_fail(TT_EINVAL, "--partial says how to take --init: give both");
     if (o->quiet && o->json) return tt_fail(TT_EINVAL, "--quiet and --json: give one");
     return TT_OK;
 }
@@ -364,10 +393,13 @@ static int train_run(const void *opts, int argc, const char **argv)
         code = cli_fail(err);
         goto out;
     }
-    if (mode == CLI_JSON) print_json_start(t);
-    else if (mode == CLI_SHOW) print_banner(t);
+    if (mode == CLI_JSON)
+        print_json_start(t);
+    else if (mode == CLI_SHOW)
+        print_banner(t);
     code = train(t, job.tree, mode);
 out:
+    forget_reader();
     tt_train_close(t);
     tt_log_close();
     cli_job_close(&job);
@@ -380,15 +412,19 @@ const tt_command cli_train = {
     .args = "JOB",
     .args_most = 1,
     .brief = "train a job",
-    .about = "Trains the job and writes a run folder: the job, metrics, log, checkpoints and a summary.\n\n"
-             "JOB is a job file, or a run whose job is to be trained anew. Ctrl-C once finishes the step, "
-             "saves and prints the command that resumes; twice quits at once. SIGTERM and SIGUSR1 save and "
+    .about = "Trains the job and writes a run folder: the job, metrics, log, checkpoints and a "
+             "summary.\n\n"
+             "JOB is a job file, or a run whose job is to be trained anew. Ctrl-C once finishes "
+             "the step, "
+             "saves and prints the command that resumes; twice quits at once. SIGTERM and SIGUSR1 "
+             "save and "
              "end with exit code 75, so that a queue starts the job again.",
-    .examples = (const char *const[]){"tutti train job.yaml", "train a job", "tutti train job.yaml -s train.epochs=5",
-                                      "with another value", "tutti train job.yaml --resume auto",
-                                      "go on where it stopped", "tutti train --resume last",
-                                      "go on with the newest run", "tutti train job.yaml --init runs/a",
-                                      "start from other weights", NULL},
+    .examples =
+        (const char *const[]){
+            "tutti train job.yaml", "train a job", "tutti train job.yaml -s train.epochs=5",
+            "with another value", "tutti train job.yaml --resume auto", "go on where it stopped",
+            "tutti train --resume last", "go on with the newest run",
+            "tutti train job.yaml --init runs/a", "start from other weights", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(train_opts),
     .run = train_run,

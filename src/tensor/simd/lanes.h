@@ -39,8 +39,22 @@ enum { HAVE_PATCH = 0 };
 #endif
 
 typedef uint8_t vb __attribute__((vector_size(VW), aligned(1), may_alias));
+#if defined(TT_256) /* gcc 12 would take such vectors apart element by element */
+static inline vi pick_load(const uint8_t *p)
+{
+    return (vi)_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+}
+static inline void pick_store(uint8_t *p, vi x) /* 0 .. 255 each */
+{
+    __m128i y = _mm_packus_epi32(_mm256_castsi256_si128((__m256i)x),
+                                 _mm256_extracti128_si256((__m256i)x, 1));
+
+    _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(y, y));
+}
+#else
 static inline vi pick_load(const uint8_t *p) { return __builtin_convertvector(*(const vb *)p, vi); }
 static inline void pick_store(uint8_t *p, vi x) { *(vb *)p = __builtin_convertvector(x, vb); }
+#endif
 
 /* `total` in even parts of at most `most`: part i starts at part_first(i). */
 static inline int parts(int total, int most) { return (total + most - 1) / most; }

@@ -185,31 +185,45 @@ static void dense(const tt_conv *c, const tt_conv_args *a, const dw_plan *p, inp
 
 /* ---- Sparse ---- */
 
-/* A slice's input, [c][h][w][VW], as [VW][h][w][c], each sample with its padding. Missing channels are
- * written as zeros into what follows, and overwritten when that has its turn. */
+/* `count` (at most VW) vectors, `step` floats apart, as columns of `to`, whose rows are `row` apart. What is
+ * missing is written as zeros. */
+static ALWAYS_INLINE void split_block(const float *from, ptrdiff_t step, const int count, float *to,
+                                      ptrdiff_t row)
+{
+    vf r[VW];
+
+    FULLY(16) for (int k = 0; k < VW; k++) r[k] = k < count ? vload(from + k * step) : vzero();
+    transpose(r);
+    FULLY(16) for (int k = 0; k < VW; k++) vstore(to + k * row, r[k]);
+}
+
+/* A slice's input, [c][h][w][VW], as [VW][h][w][c], each sample with its padding. Zeros for missing channels
+ * go into what follows, and are overwritten when that has its turn. */
 static void split_samples(const tt_conv *c, input in, const float *x, const dw_scratch *s)
 {
     const tt_window *w = &c->win;
     const int rows = in.h - w->ph < w->h ? in.h - w->ph : w->h;
     const int cols = in.w - w->pw < w->w ? in.w - w->pw : w->w;
     const ptrdiff_t plane = (ptrdiff_t)w->h * w->w * VW;
+    /* With one channel neighbouring pixels are neighbours in both, and fill the vectors. */
+    const int outer = w->c == 1 ? 1 : cols, inner = w->c == 1 ? cols : w->c;
+    const ptrdiff_t step = w->c == 1 ? VW : plane;
 
     for (int y = 0; y < rows; y++) {
         const float *from = x + (ptrdiff_t)y * w->w * VW;
         float *to = s->x + ((ptrdiff_t)(w->ph + y) * in.w + w->pw) * w->c;
-        /* With one channel neighbouring pixels are neighbours in both, and fill the vectors. */
-        const int outer = w->c == 1 ? 1 : cols, inner = w->c == 1 ? cols : w->c;
-        const ptrdiff_t step = w->c == 1 ? VW : plane;
 
-        for (int i = 0; i < outer; i++, from += VW, to += w->c)
-            for (int j = 0; j < inner; j += VW) {
-                vf r[VW];
+        for (int i = 0; i < outer; i++, from += VW, to += w->c) {
+            int j = 0;
 
-                FULLY(16) for (int k = 0; k < VW; k++)
-                    r[k] = j + k < inner ? vload(from + (j + k) * step) : vzero();
-                transpose(r);
-                FULLY(16) for (int k = 0; k < VW; k++) vstore(to + k * s->sample + j, r[k]);
-            }
+            for (; j + VW <= inner; j += VW) split_block(from + j * step, step, VW, to + j, s->sample);
+            if (inner - j > 4)
+                split_block(from + j * step, step, inner - j, to + j, s->sample);
+            else if (inner - j > 2)
+                split_block(from + j * step, step, inner - j == 3 ? 3 : 4, to + j, s->sample);
+            else if (inner > j)
+                split_block(from + j * step, step, inner - j == 1 ? 1 : 2, to + j, s->sample);
+        }
     }
 }
 
@@ -264,20 +278,24 @@ static void run_tile_of(int m, int n, const run_job *j)
     }
 }
 
-static void sparse_channel(const tt_conv *c, const dw_plan *p, run_job j, const float *x, float *sums)
+/* One sample's share in the sums of `rows` channels. j: all but the weights, of the first channel. */
+static void sparse_sample(const tt_conv *c, const dw_plan *p, run_job j, int rows)
 {
     const int cuts = parts(p->run, VECTORS_RUN), most = parts(p->run, cuts);
-    const int rows_most = RUN_MOST / most < ROWS_RUN ? RUN_MOST / most : ROWS_RUN;
-    const int groups = parts(c->win.kh, rows_most);
+    const int groups = parts(c->win.kh, RUN_MOST / most < ROWS_RUN ? RUN_MOST / most : ROWS_RUN);
+    const ptrdiff_t plane = (ptrdiff_t)j.places * VW, channel = c->win.kh * j.stride;
 
     for (int t = 0; t < groups; t++)
         for (int k = 0; k < cuts; k++) {
-            int row = part_first(c->win.kh, groups, t), v = part_first(p->run, cuts, k);
+            const int row = part_first(c->win.kh, groups, t), v = part_first(p->run, cuts, k);
+            const int m = part_first(c->win.kh, groups, t + 1) - row;
+            const int n = part_first(p->run, cuts, k + 1) - v;
+            run_job o = j;
 
-            j.x = x + row * j.row + v * VW;
-            j.sums = sums + row * j.stride + v * VW;
-            run_tile_of(part_first(c->win.kh, groups, t + 1) - row,
-                        part_first(p->run, cuts, k + 1) - v, &j);
+            o.x += row * j.row + v * VW;
+            o.sums += row * j.stride + v * VW;
+            for (int i = 0; i < rows; i++, o.g += plane, o.pick += plane, o.sums += channel)
+                run_tile_of(m, n, &o);
         }
 }
 
@@ -289,7 +307,8 @@ static void sparse(const tt_conv *c, const tt_conv_args *a, const dw_plan *p, in
     const ptrdiff_t plane = (ptrdiff_t)c->poh * c->pow_ * VW, channel = (ptrdiff_t)w->kh * p->run * VW;
     int32_t shift[256] = {0};
     run_job j = {.row = (ptrdiff_t)w->dh * in.w * w->c, .place = s->off, .shift = shift,
-                 .places = c->poh * c->pow_, .stride = (ptrdiff_t)p->run * VW};
+                 .places = c->poh * c->pow_, .sums = s->sums,
+                 .stride = (ptrdiff_t)p->run * VW};
 
     for (int i = 0; i < c->pkh * c->pkw; i++)
         shift[i] = (i / c->pkw * w->sh * in.w + i % c->pkw * w->sw) * w->c;
@@ -298,14 +317,12 @@ static void sparse(const tt_conv *c, const tt_conv_args *a, const dw_plan *p, in
         const int samples = a->n - i * VW < VW ? (int)(a->n - i * VW) : VW;
 
         split_samples(c, in, a->x + i * x_size, s);
-        for (int n = 0; n < samples; n++)
-            for (int k = 0; k < rows; k++) {
-                ptrdiff_t at = (i * w->o + o + k) * plane + n;
-
-                j.g = a->dy + at;
-                j.pick = a->pick + at;
-                sparse_channel(c, p, j, s->x + n * s->sample, s->sums + k * channel);
-            }
+        for (int n = 0; n < samples; n++) {
+            j.g = a->dy + (i * w->o + o) * plane + n;
+            j.pick = a->pick + (i * w->o + o) * plane + n;
+            j.x = s->x + n * s->sample;
+            sparse_sample(c, p, j, rows);
+        }
     }
     for (int i = 0; i < rows; i++)
         for (int ch = 0; ch < w->c; ch++)
