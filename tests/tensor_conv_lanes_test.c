@@ -1,7 +1,7 @@
 /* Convolution and dense layers in the LANES layout against `ref`.
  *
- * All data are small integers, so sums are exact in any order and results must agree bit for bit; ties in
- * pooling windows and zeros before the relu are then common, too. */
+ * All data are small integers, so sums are exact in any order and results must agree bit for bit;
+ * ties in pooling windows and zeros before the relu are then common, too. */
 #include "test.h"
 #include "tensor/tensor.h"
 
@@ -12,7 +12,10 @@ static int pick_int(int lo, int hi) /* both included */
     seed = seed * 6364136223846793005u + 1442695040888963407u;
     return lo + (int)((seed >> 33) % (uint64_t)(hi - lo + 1));
 }
-static bool coin(void) { return pick_int(0, 1); }
+static bool coin(void)
+{
+    return pick_int(0, 1);
+}
 
 /* ---- One layer, and what ref makes of it ---- */
 typedef struct layer {
@@ -52,8 +55,18 @@ static float *copy(const float *from, int64_t count)
 
 static tt_window pool_window(const tt_conv *c)
 {
-    return (tt_window){.c = 1, .h = c->win.oh, .w = c->win.ow, .o = 1, .oh = c->poh, .ow = c->pow_,
-                       .kh = c->pkh, .kw = c->pkw, .sh = c->psh, .sw = c->psw, .dh = 1, .dw = 1,
+    return (tt_window){.c = 1,
+                       .h = c->win.oh,
+                       .w = c->win.ow,
+                       .o = 1,
+                       .oh = c->poh,
+                       .ow = c->pow_,
+                       .kh = c->pkh,
+                       .kw = c->pkw,
+                       .sh = c->psh,
+                       .sw = c->psw,
+                       .dh = 1,
+                       .dw = 1,
                        .groups = 1};
 }
 
@@ -63,12 +76,25 @@ static void run_ref(layer *l)
     tt_conv plain = l->c;
     float *z = take((size_t)(l->n * l->z_size) * sizeof *z);
     float *dz = copy(z, l->n * l->z_size), *dy = copy(l->dy, l->n * l->y_size);
-    tt_conv_args a = {.n = l->n, .x = l->x, .w = l->w, .b = l->b, .y = z, .dy = dz,
-                      .dx = l->want_dx ? l->dx : NULL, .dx_add = l->dx_add,
-                      .dw = l->want_dw ? l->dw : NULL, .db = l->want_dw ? l->db : NULL,
+    tt_conv_args a = {.n = l->n,
+                      .x = l->x,
+                      .w = l->w,
+                      .b = l->b,
+                      .y = z,
+                      .dy = dz,
+                      .dx = l->want_dx ? l->dx : NULL,
+                      .dx_add = l->dx_add,
+                      .dw = l->want_dw ? l->dw : NULL,
+                      .db = l->want_dw ? l->db : NULL,
                       .dw_add = l->dw_add};
-    tt_pool_args p = {.win = pool_window(&l->c), .outer = (int64_t)l->n * l->c.win.o, .inner = 1,
-                      .x = z, .y = l->y, .pick = l->pick, .dy = dy, .dx = dz};
+    tt_pool_args p = {.win = pool_window(&l->c),
+                      .outer = (int64_t)l->n * l->c.win.o,
+                      .inner = 1,
+                      .x = z,
+                      .y = l->y,
+                      .pick = l->pick,
+                      .dy = dy,
+                      .dx = dz};
 
     EXPECT_OK(tt_kernels_find("ref", &ref));
     plain.layout = TT_PLAIN;
@@ -118,7 +144,8 @@ static void layer_open(layer *l)
 
 static void layer_close(layer *l)
 {
-    void *all[] = {l->x, l->w, l->b, l->dy, l->y, l->pick, l->old_dx, l->old_dw, l->old_db, l->dx, l->dw, l->db};
+    void *all[] = {l->x,      l->w,      l->b,      l->dy, l->y,  l->pick,
+                   l->old_dx, l->old_dw, l->old_db, l->dx, l->dw, l->db};
 
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]);
 }
@@ -174,10 +201,18 @@ static result run_lanes(const layer *l, const tt_kernels *k)
     float *dy = to_lanes(k, l->n, l->y_size, l->dy, 0);
     float *packed = take(k->conv_packed(&l->c) * sizeof *packed);
     void *scratch = take(k->conv_scratch(&l->c, l->n));
-    tt_conv_args a = {.n = l->n, .x = x, .w = l->w, .b = l->b, .packed = packed, .dy = dy,
-                      .dx_add = l->dx_add, .dw_add = l->dw_add, .scratch = scratch};
+    tt_conv_args a = {.n = l->n,
+                      .x = x,
+                      .w = l->w,
+                      .b = l->b,
+                      .packed = packed,
+                      .dy = dy,
+                      .dx_add = l->dx_add,
+                      .dw_add = l->dw_add,
+                      .scratch = scratch};
 
-    memset(scratch, 0xff, k->conv_scratch(&l->c, l->n)); /* NaN: it must be written before it is read */
+    memset(scratch, 0xff,
+           k->conv_scratch(&l->c, l->n)); /* NaN: it must be written before it is read */
     r.y = take((size_t)y_count * sizeof *r.y);
     r.pick = take((size_t)y_count);
     r.dx = to_lanes(k, l->n, l->x_size, l->old_dx, 0);
@@ -218,8 +253,8 @@ static void expect_same(const layer *l, const tt_kernels *k, const char *what, i
             float w = want[s * llabs(size) + i], g = got[size < 0 ? i : lanes_at(k, size, s, i)];
 
             if (w != g)
-                FAIL("%s: %s of sample %d, element %lld: got %g, wanted %g", layer_show(l, k), what, s,
-                     (long long)i, (double)g, (double)w);
+                FAIL("%s: %s of sample %d, element %lld: got %g, wanted %g", layer_show(l, k), what,
+                     s, (long long)i, (double)g, (double)w);
         }
 }
 
@@ -252,8 +287,8 @@ static void expect_ref(layer *l)
         for (int s = 0; l->c.pool && s < l->n; s++)
             for (int64_t e = 0; e < l->y_size; e++)
                 if (l->pick[s * l->y_size + e] != r.pick[lanes_at(k, l->y_size, s, e)])
-                    FAIL("%s: pick of sample %d, element %lld: got %d, wanted %d", layer_show(l, k), s,
-                         (long long)e, r.pick[lanes_at(k, l->y_size, s, e)],
+                    FAIL("%s: pick of sample %d, element %lld: got %d, wanted %d", layer_show(l, k),
+                         s, (long long)e, r.pick[lanes_at(k, l->y_size, s, e)],
                          l->pick[s * l->y_size + e]);
         expect_same(l, k, "dx", l->x_size, l->dx, r.dx);
         expect_same(l, k, "dw", -l->w_size, l->dw, r.dw);
@@ -275,9 +310,20 @@ static layer plain_layer(int n, int c, int h, int w, int o, int kh, int kw, int 
     layer l = {.n = n, .want_dx = true, .want_dw = true};
 
     l.c.bias = true;
-    l.c.win = (tt_window){.c = c, .h = h, .w = w, .o = o, .kh = kh, .kw = kw, .sh = 1, .sw = 1,
-                          .ph = ph, .pw = pw, .dh = 1, .dw = 1,
-                          .oh = out_size(h, ph, ph, kh, 1, 1), .ow = out_size(w, pw, pw, kw, 1, 1)};
+    l.c.win = (tt_window){.c = c,
+                          .h = h,
+                          .w = w,
+                          .o = o,
+                          .kh = kh,
+                          .kw = kw,
+                          .sh = 1,
+                          .sw = 1,
+                          .ph = ph,
+                          .pw = pw,
+                          .dh = 1,
+                          .dw = 1,
+                          .oh = out_size(h, ph, ph, kh, 1, 1),
+                          .ow = out_size(w, pw, pw, kw, 1, 1)};
     return l;
 }
 
@@ -294,9 +340,13 @@ static void pool_by(layer *l, int kh, int kw, int sh, int sw)
 /* A window that fits, of any stride, padding and dilation; maybe pooling and relu behind it. */
 static layer random_layer(void)
 {
-    static const int windows[][2] = {{2, 2}, {2, 2}, {3, 3}, {2, 1}, {1, 2}, {1, 4}, {4, 3}, {1, 1}};
-    layer l = {.n = pick_int(1, 40), .want_dx = coin() || coin(), .want_dw = coin() || coin(),
-               .dx_add = coin(), .dw_add = coin()};
+    static const int windows[][2] = {{2, 2}, {2, 2}, {3, 3}, {2, 1},
+                                     {1, 2}, {1, 4}, {4, 3}, {1, 1}};
+    layer l = {.n = pick_int(1, 40),
+               .want_dx = coin() || coin(),
+               .want_dw = coin() || coin(),
+               .dx_add = coin(),
+               .dw_add = coin()};
     tt_window *w = &l.c.win;
     int after;
 
@@ -313,7 +363,8 @@ static layer random_layer(void)
     if (coin()) {
         const int *p = windows[pick_int(0, 7)];
 
-        if (p[0] <= w->oh && p[1] <= w->ow) pool_by(&l, p[0], p[1], p[0] + !pick_int(0, 5), p[1] + !pick_int(0, 5));
+        if (p[0] <= w->oh && p[1] <= w->ow)
+            pool_by(&l, p[0], p[1], p[0] + !pick_int(0, 5), p[1] + !pick_int(0, 5));
     }
     return l;
 }
@@ -374,7 +425,8 @@ TT_TEST(conv_lanes, dense_layers_agree_with_ref)
     }
 }
 
-/* Sums of fractions depend on the order, which must not depend on the run or on what scratch holds. */
+/* Sums of fractions depend on the order, which must not depend on the run or on what scratch holds.
+ */
 TT_TEST(conv_lanes, the_same_bits_twice)
 {
     const tt_kernels *const *all;

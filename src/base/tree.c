@@ -204,6 +204,17 @@ tt_node *tt_tree_root(tt_tree *t)
     return t->root;
 }
 
+tt_tree *tt_tree_copy(const tt_tree *t)
+{
+    tt_arena *a = tt_arena_open(4096);
+    tt_tree *c = tt_arena_take(a, sizeof *c, _Alignof(tt_tree));
+
+    c->arena = a;
+    c->node_count = t->node_count;
+    c->root = tt_node_copy(c, t->root);
+    return c;
+}
+
 void tt_tree_close(tt_tree *t)
 {
     if (t) tt_arena_close(t->arena); /* it holds the tree itself */

@@ -38,6 +38,7 @@ typedef struct tt_node {
 tt_err tt_tree_load(const char *path, tt_tree **out);
 tt_err tt_tree_parse(const char *name, const char *text, size_t size, tt_tree **out);
 tt_node *tt_tree_root(tt_tree *t);
+tt_tree *tt_tree_copy(const tt_tree *t); /* as if it had not been read; messages stay the same */
 
 /* `a.b.2.c=value`: replaces or adds what the path names (list items by number from 0; a layer by its
  * name, given or not: `model.layers.conv1.out`); the value is YAML too. Errors name the assignment and

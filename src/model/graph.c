@@ -140,6 +140,8 @@ static tt_err add_layer(graph *g, const layer_kind *kind, tt_node *at, tt_node *
     l->at = at;
     l->detail = "";
     l->args = tt_arena_take(g->arena, kind->args_size, 16);
+    if (kind->custom && kind->custom->args_start)
+        memcpy((char *)l->args + sizeof(common_args), kind->custom->args_start, kind->custom->args_size);
     if ((err = tt_node_read(args, kind->name, kind->keys, kind->key_count, l->args))) return err;
     const common_args *a = l->args;
     if ((err = name_layer(g, l, a->name, s)) || (err = wire(g, l, a, args, s, *prev))) return err;

@@ -109,8 +109,10 @@ typedef struct tt_custom {
     const tt_key *keys;        /* its keys, filled into a struct of `args_size` bytes                       */
     int key_count;
     size_t args_size;
-    /* Output shape and parameters from arguments and input shape. fan_in > 0: uniform +-1/sqrt(fan_in); else `fill`. */
-    tt_err (*shape)(const void *args, tt_shape in, tt_shape *out, tt_custom_param *params, int *count);
+    const void *args_start;    /* what that struct holds before the keys are read; NULL: zeros              */
+    /* Output shape and parameters from arguments and input shape. fan_in > 0: uniform +-1/sqrt(fan_in); else `fill`.
+     * What forward and backward need to know of the shapes it may put into args. */
+    tt_err (*shape)(void *args, tt_shape in, tt_shape *out, tt_custom_param *params, int *count);
     void (*forward)(const void *args, int n, const float *x, const float *const *w, float *y, bool train);
     /* dx is overwritten (NULL: not wanted); dw[i] is added to (NULL: frozen). */
     void (*backward)(const void *args, int n, const float *x, const float *y, const float *dy,

@@ -90,12 +90,14 @@ typedef struct tt_use tt_use;
 typedef struct tt_use_opts {
     tt_tree *job;
     const char *weights;     /* run folder, checkpoint folder or safetensors file               */
+    const float *params;     /* or weights in memory, as tt_train_params gives them; copied     */
     bool partial;
     const char *layer;       /* whose output is wanted; NULL: the last                          */
     int threads, batch;      /* 0: as the job says                                              */
 } tt_use_opts;
 tt_err tt_use_open(const tt_use_opts *o, tt_use **out);
 tt_err tt_use_eval(tt_use *u, tt_split split, tt_metrics *out);
+tt_err tt_use_eval_rows(tt_use *u, const tt_data_rows *rows, tt_metrics *out);
 /* Outputs of rows [first, first + n) of a split, in order, (n, features). */
 tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *out);
 tt_err tt_use_predict_rows(tt_use *u, const float *x, int n, float *out);

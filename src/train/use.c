@@ -42,7 +42,8 @@ tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
         err = tt_fail(TT_ENOMEM, "no memory for the weights");
         goto fail;
     }
-    tt_model_init(u->model, (uint64_t)u->conf.seed, u->w);
+    if (o->params) memcpy(u->w, o->params, u->bytes);
+    else tt_model_init(u->model, (uint64_t)u->conf.seed, u->w);
     if (o->weights &&
         (err = tt_weights_load(o->weights, tt_node_get(u->job.model, "rename"), o->partial, u->params, u->param_count, u->w)))
         goto fail;
@@ -62,11 +63,16 @@ static tt_err need_crew(tt_use *u, int64_t samples)
     return crew_open(&u->crew, u->model, u->threads, u->grain, false, samples);
 }
 
-static tt_err need_data(tt_use *u)
+static tt_data_want want_of(const tt_use *u)
 {
     tt_wants w = tt_model_wants(u->model);
-    tt_data_want want = {.input = tt_model_input(u->model), .classes = w.classes, .targets = w.targets,
-                         .input_at = tt_model_input_at(u->model)};
+    return (tt_data_want){.input = tt_model_input(u->model), .classes = w.classes, .targets = w.targets,
+                          .input_at = tt_model_input_at(u->model)};
+}
+
+static tt_err need_data(tt_use *u)
+{
+    tt_data_want want = want_of(u);
     if (u->data) return TT_OK;
     if (!u->job.data) return tt_node_fail(tt_tree_root(u->o.job), "the job has no data");
     return tt_data_open(u->job.data, &want, (uint64_t)u->conf.seed, &u->data);
@@ -86,6 +92,18 @@ tt_err tt_use_eval(tt_use *u, tt_split split, tt_metrics *out)
     tt_err err = need_split(u, split);
     if (!err) err = need_crew(u, tt_data_count(u->data, split));
     return err ? err : crew_eval(&u->crew, u->data, split, (uint64_t)u->conf.seed, out);
+}
+
+tt_err tt_use_eval_rows(tt_use *u, const tt_data_rows *rows, tt_metrics *out)
+{
+    tt_data_want want = want_of(u);
+    tt_data *d = NULL;
+    tt_err err = tt_data_open_rows(&want, rows, NULL, (uint64_t)u->conf.seed, &d);
+
+    if (!err) err = need_crew(u, rows->n);
+    if (!err) err = crew_eval(&u->crew, d, TT_TRAIN, (uint64_t)u->conf.seed, out);
+    tt_data_close(d);
+    return err;
 }
 
 typedef struct predict_job {

@@ -1,7 +1,7 @@
 /* lanes: convolution with pooling and relu behind it, samples innermost. See lanes.h for the idea.
  *
- * Packed weights: those of forward, [tile of output channels][c, kh, kw][channel of the tile], then those
- * of the input gradient (lanes_dx.c). Dense layers (lanes_dense.c) read w as it is. */
+ * Packed weights: those of forward, [tile of output channels][c, kh, kw][channel of the tile], then
+ * those of the input gradient (lanes_dx.c). Dense layers (lanes_dense.c) read w as it is. */
 #include "tensor/simd/lanes.h"
 
 /* ---- The tile ---- */
@@ -14,11 +14,11 @@ static ALWAYS_INLINE void tile(const int m, const int n, const row_job *r, int p
     float *y = r->y + place * r->y_step;
     const ptrdiff_t step = r->x_step;
 
-    FULLY(12) for (int i = 0; i < m; i++)
-        FULLY(2) for (int j = 0; j < n; j++)
-            sum[i][j] = r->bias  ? vset1(r->bias[i])
-                        : r->add ? vload(y + i * r->y_stride + j * r->y_step)
-                                 : vzero();
+    FULLY(12)
+    for (int i = 0; i < m; i++) FULLY(2) for (int j = 0; j < n; j++) sum[i][j] =
+        r->bias  ? vset1(r->bias[i])
+        : r->add ? vload(y + i * r->y_stride + j * r->y_step)
+                 : vzero();
     for (int k = 0; k < r->rows; k++) {
         const ptrdiff_t skip = ((ptrdiff_t)k * r->cols + t.first) * r->depth;
         const int32_t *off = r->off + skip, *end = off + (t.last - t.first) * r->depth;
@@ -29,17 +29,18 @@ static ALWAYS_INLINE void tile(const int m, const int n, const row_job *r, int p
             vf v[2];
 
             FULLY(2) for (int j = 0; j < n; j++) v[j] = vload(p + j * step);
-            FULLY(12) for (int i = 0; i < m; i++) {
+            FULLY(12) for (int i = 0; i < m; i++)
+            {
                 vf s = vset1(w[i]);
 
                 FULLY(2) for (int j = 0; j < n; j++) sum[i][j] += s * v[j];
             }
         }
     }
-    FULLY(12) for (int i = 0; i < m; i++)
-        FULLY(2) for (int j = 0; j < n; j++)
-            /* max(0, x), in this order: a NaN stays one. */
-            vstore(y + i * r->y_stride + j * r->y_step, r->relu ? vmax(vzero(), sum[i][j]) : sum[i][j]);
+    FULLY(12)
+    for (int i = 0; i < m; i++) FULLY(2) for (int j = 0; j < n; j++)
+        /* max(0, x), in this order: a NaN stays one. */
+        vstore(y + i * r->y_stride + j * r->y_step, r->relu ? vmax(vzero(), sum[i][j]) : sum[i][j]);
 }
 
 static ALWAYS_INLINE void row(const int m, const row_job *r)
@@ -120,7 +121,7 @@ static ALWAYS_INLINE void pool_row(const tt_conv *c, const int kh, const int kw,
                 vi better = (v > best) | (v != v); /* a NaN wins, and stays */
 
                 best = vpick(better, v, best);
-                won = (vi)vpick(better, (vf)(won - won + i * kw + j), (vf)won);
+                won = (vi)vpick(better, (vf)((vi){0} + (i * kw + j)), (vf)won);
             }
         if (c->relu) {
             won |= best <= vzero();
@@ -155,8 +156,14 @@ static void forward_slice(const tt_conv *c, const tt_conv_args *a, input in, con
     for (int i = 0; i < h; i++)
         for (int t = 0; t < tiles; t++) {
             int o = part_first(w->o, tiles, t), m = part_first(w->o, tiles, t + 1) - o;
-            row_job r = {.x_step = w->sw * VW, .count = cols, .off = off, .rows = 1,
-                         .cols = 1, .depth = taps, .w = a->packed + (ptrdiff_t)o * taps, .bias = a->b ? a->b + o : NULL,
+            row_job r = {.x_step = w->sw * VW,
+                         .count = cols,
+                         .off = off,
+                         .rows = 1,
+                         .cols = 1,
+                         .depth = taps,
+                         .w = a->packed + (ptrdiff_t)o * taps,
+                         .bias = a->b ? a->b + o : NULL,
                          .y_step = VW};
 
             if (!c->pool) {
@@ -303,12 +310,16 @@ size_t TT_SIMD(lanes_scratch)(const tt_conv *c, int n)
     dx_plan dx;
     dw_plan dw;
     forward_scratch f;
+    const input in = TT_SIMD(lanes_input)(c);
     size_t most, size;
 
     if (TT_SIMD(lanes_is_dense)(c)) return TT_SIMD(lanes_dense_scratch)(c, n);
     dx = TT_SIMD(lanes_dx_plan)(c);
     dw = TT_SIMD(lanes_dw_plan)(c);
-    most = forward_cut(c, TT_SIMD(lanes_input)(c), NULL, &f);
+    /* Offsets within a slice are 32 bits wide. */
+    TT_ASSERT((int64_t)c->win.c * in.h * in.w * VW <= INT32_MAX);
+    TT_ASSERT((int64_t)c->win.o * dx.h * dx.w * VW * 2 <= INT32_MAX);
+    most = forward_cut(c, in, NULL, &f);
     if ((size = TT_SIMD(lanes_dx_scratch)(c, &dx)) > most) most = size;
     if ((size = TT_SIMD(lanes_dw_scratch)(c, &dw)) > most) most = size;
     return most;

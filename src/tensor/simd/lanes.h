@@ -1,28 +1,31 @@
 /* lanes: convolution and dense layers in the LANES layout (private to src/tensor/simd/lanes*.c).
  *
- * One vector holds the same element of VW samples, so a weight is always a scalar that is broadcast and
- * no channel count wastes lanes. A "slice" is VW samples; everything but dense layers works slice by slice.
- * All loops come down to tiles: M broadcast scalars times N vectors, M * N sums held in registers. */
+ * One vector holds the same element of VW samples, so a weight is always a scalar that is broadcast
+ * and no channel count wastes lanes. A "slice" is VW samples; everything but dense layers works
+ * slice by slice. All loops come down to tiles: M broadcast scalars times N vectors, M * N sums
+ * held in registers. */
 #ifndef TT_SIMD_LANES_H
 #define TT_SIMD_LANES_H
 
 #include "tensor/simd/conv.h"
 
-/* Most rows of a tile, by what the register file holds. AVX2: 6 x 2 sums, 2 vectors, 1 scalar of 16. */
+/* Most rows of a tile, by what the register file holds. AVX2: 6 x 2 sums, 2 vectors, 1 scalar
+ * of 16. */
 enum {
     WIDE = VW == 16,
-    ROWS_MOST = WIDE ? 12 : 6,   /* convolution: output (input) channels x 2 places                     */
-    PATCH_MOST = WIDE ? 10 : 5,  /* input gradient behind pooling: input channels x 2 places            */
-    GRAD_ROWS = WIDE ? 4 : 3,    /* weight gradient: output channels ...                                */
-    GRAD_TAPS = WIDE ? 6 : 4,    /* ... x weights of each                                               */
-    RUN_MOST = WIDE ? 28 : 14,   /* weight gradient behind pooling: vectors of weights                  */
-    DENSE_ROWS = 6,              /* dense: features ...                                                 */
-    DENSE_COLS = WIDE ? 4 : 2,   /* ... x slices (or vectors of features)                               */
-    VB = VW * (int)sizeof(float) /* bytes of a vector                                                   */
+    ROWS_MOST = WIDE ? 12 : 6,  /* convolution: output (input) channels x 2 places  */
+    PATCH_MOST = WIDE ? 10 : 5, /* input gradient behind pooling: input channels x 2 places */
+    GRAD_ROWS = WIDE ? 4 : 3,   /* weight gradient: output channels ...   */
+    GRAD_TAPS = WIDE ? 6 : 4,   /* ... x weights of each   */
+    RUN_MOST = WIDE ? 28 : 14,  /* weight gradient behind pooling: vectors of weights  */
+    DENSE_ROWS = 6, /* dense: features ...                                                 */
+    DENSE_COLS = WIDE ? 4 : 2,   /* ... x slices (or vectors of features)   */
+    VB = VW * (int)sizeof(float) /* bytes of a vector */
 };
 
-/* Only when its loops are unrolled to the end do a tile's sums live in registers. n: at least the rounds.
- * 16-wide code made of AVX2 instructions is for tests; unrolled, it would take minutes to compile. */
+/* Only when its loops are unrolled to the end do a tile's sums live in registers. n: at least the
+ * rounds. 16-wide code made of AVX2 instructions is for tests; unrolled, it would take minutes to
+ * compile. */
 #if TT_IS_WIDE
 #define FULLY(n)      _Pragma("GCC unroll 1")
 #define LANES_SHUFFLE static __attribute__((noinline))
@@ -31,7 +34,8 @@ enum {
 #define LANES_SHUFFLE static ALWAYS_INLINE
 #endif
 
-/* Patches want a shuffle by a variable; without one, gradients are spread out before they are used. */
+/* Patches want a shuffle by a variable; without one, gradients are spread out before they are used.
+ */
 #if defined(TT_256) || defined(TT_512) || TT_IS_WIDE
 enum { HAVE_PATCH = 1 };
 #else
@@ -52,15 +56,33 @@ static inline void pick_store(uint8_t *p, vi x) /* 0 .. 255 each */
     _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(y, y));
 }
 #else
-static inline vi pick_load(const uint8_t *p) { return __builtin_convertvector(*(const vb *)p, vi); }
-static inline void pick_store(uint8_t *p, vi x) { *(vb *)p = __builtin_convertvector(x, vb); }
+static inline vi pick_load(const uint8_t *p)
+{
+    return __builtin_convertvector(*(const vb *)p, vi);
+}
+static inline void pick_store(uint8_t *p, vi x)
+{
+    *(vb *)p = __builtin_convertvector(x, vb);
+}
 #endif
 
 /* `total` in even parts of at most `most`: part i starts at part_first(i). */
-static inline int parts(int total, int most) { return (total + most - 1) / most; }
-static inline int part_first(int total, int count, int i) { return (int)((int64_t)total * i / count); }
-static inline int up(int x, int to) { return (x + to - 1) / to * to; }
-static inline int64_t slices(int n) { return (n + VW - 1) / VW; }
+static inline int parts(int total, int most)
+{
+    return (total + most - 1) / most;
+}
+static inline int part_first(int total, int count, int i)
+{
+    return (int)((int64_t)total * i / count);
+}
+static inline int up(int x, int to)
+{
+    return (x + to - 1) / to * to;
+}
+static inline int64_t slices(int n)
+{
+    return (n + VW - 1) / VW;
+}
 
 /* Scratch is cut from one block; with base NULL this only counts. */
 typedef struct cut {
@@ -74,7 +96,10 @@ static inline void *cut_take(cut *c, size_t bytes)
     c->used += (bytes + 63) / 64 * 64;
     return p;
 }
-static inline float *cut_vectors(cut *c, int64_t count) { return cut_take(c, (size_t)count * VB); }
+static inline float *cut_vectors(cut *c, int64_t count)
+{
+    return cut_take(c, (size_t)count * VB);
+}
 
 /* ---- Dense (lanes_dense.c): c features in, o out, h = w = kh = kw = 1 ---- */
 bool TT_SIMD(lanes_is_dense)(const tt_conv *c);
@@ -95,8 +120,9 @@ void TT_SIMD(lanes_input_copy)(const tt_conv *c, input in, const float *x, float
 /* Offsets (floats) of all c * kh * kw weights' inputs from that of the first. */
 void TT_SIMD(lanes_taps)(const tt_conv *c, input in, int32_t *off);
 
-/* A row of neighbouring places, m channels of them: y[m][place] = sum over taps of w * x[place + tap].
- * Taps come as [rows][cols][depth]. Of an input gradient, taps that fall beside the grid are left out. */
+/* A row of neighbouring places, m channels of them: y[m][place] = sum over taps of w * x[place +
+ * tap]. Taps come as [rows][cols][depth]. Of an input gradient, taps that fall beside the grid are
+ * left out. */
 typedef struct row_job {
     const float *x;
     ptrdiff_t x_step; /* floats from place to place */
@@ -104,7 +130,8 @@ typedef struct row_job {
     const int32_t *off;
     int rows, cols, depth;
     const float *w; /* [taps][m], of patches [taps][m][4]                                        */
-    const int32_t *col_at; /* NULL: all taps count. Else column i does if 0 <= grid_x + place - col_at[i] < grid_w */
+    const int32_t *col_at; /* NULL: all taps count. Else column i does if 0 <= grid_x + place -
+                              col_at[i] < grid_w */
     int grid_w, grid_x;
     float *y;
     ptrdiff_t y_step, y_stride; /* from place to place, from channel to channel */
@@ -130,9 +157,10 @@ void TT_SIMD(lanes_row)(int m, const row_job *r);
 
 /* ---- Input gradient (lanes_dx.c) ---- */
 
-/* A transposed convolution: the gradients lie on a grid (pooled outputs if patches are used, else outputs),
- * `sy` and `sx` input pixels apart. Pixels that lie alike between grid points, "a class", have the same taps.
- * A patch is the weights of up to 4 places of a pooling window; each lane picks its own. */
+/* A transposed convolution: the gradients lie on a grid (pooled outputs if patches are used, else
+ * outputs), `sy` and `sx` input pixels apart. Pixels that lie alike between grid points, "a class",
+ * have the same taps. A patch is the weights of up to 4 places of a pooling window; each lane picks
+ * its own. */
 typedef struct dx_plan {
     bool patch;
     int rows, cols;       /* of a window of the grid: 1 x 1, or the pooling window   */
@@ -149,20 +177,20 @@ size_t TT_SIMD(lanes_dx_packed)(const tt_conv *c); /* floats */
 void TT_SIMD(lanes_dx_pack)(const tt_conv *c, const float *w, float *packed);
 size_t TT_SIMD(lanes_dx_scratch)(const tt_conv *c, const dx_plan *p);
 /* dy is masked; packed is what lanes_dx_pack made. */
-void TT_SIMD(lanes_dx)(const tt_conv *c, const tt_conv_args *a, const dx_plan *p, const float *packed,
-                       void *scratch);
+void TT_SIMD(lanes_dx)(const tt_conv *c, const tt_conv_args *a, const dx_plan *p,
+                       const float *packed, void *scratch);
 
-/* Spreads the gradient of some channels of a slice over outputs [channel][.][w][VW] of `plane` pixels each;
- * `to` is output (0, 0). Outputs that pooling never looks at are not written. */
+/* Spreads the gradient of some channels of a slice over outputs [channel][.][w][VW] of `plane`
+ * pixels each; `to` is output (0, 0). Outputs that pooling never looks at are not written. */
 void TT_SIMD(lanes_spread)(const tt_conv *c, int channels, const float *dy, const uint8_t *pick,
                            ptrdiff_t plane, int w, float *to);
 
 /* ---- Weight gradient (lanes_dw.c) ---- */
 typedef struct dw_plan {
-    bool sparse;  /* by the one place of each pooling window that won, sample by sample */
-    int rows;     /* output channels at once: as many as the sums have room for          */
-    int taps;     /* dense: weights of a channel at once                                */
-    int run;      /* sparse: vectors of a row of weights, (kw, c)                       */
+    bool sparse; /* by the one place of each pooling window that won, sample by sample */
+    int rows;    /* output channels at once: as many as the sums have room for          */
+    int taps;    /* dense: weights of a channel at once                                */
+    int run;     /* sparse: vectors of a row of weights, (kw, c)                       */
 } dw_plan;
 dw_plan TT_SIMD(lanes_dw_plan)(const tt_conv *c);
 size_t TT_SIMD(lanes_dw_scratch)(const tt_conv *c, const dw_plan *p);
@@ -171,11 +199,13 @@ void TT_SIMD(lanes_dw)(const tt_conv *c, const tt_conv_args *a, const dw_plan *p
 
 /* ---- VW x VW transposed ---- */
 #if defined(TT_512) || TT_IS_WIDE
-#define LANES4(a, b, c, d) a, b, c, d, a + 4, b + 4, c + 4, d + 4, a + 8, b + 8, c + 8, d + 8, a + 12, b + 12, c + 12, d + 12
-#define QUAD(x) (x) * 4, (x) * 4 + 1, (x) * 4 + 2, (x) * 4 + 3
+#define LANES4(a, b, c, d)                                                                         \
+    a, b, c, d, a + 4, b + 4, c + 4, d + 4, a + 8, b + 8, c + 8, d + 8, a + 12, b + 12, c + 12,    \
+        d + 12
+#define QUAD(x) (x) * 4, (x)*4 + 1, (x)*4 + 2, (x)*4 + 3
 #elif defined(TT_256)
 #define LANES4(a, b, c, d) a, b, c, d, a + 4, b + 4, c + 4, d + 4
-#define QUAD(x) (x) * 4, (x) * 4 + 1, (x) * 4 + 2, (x) * 4 + 3
+#define QUAD(x)            (x) * 4, (x)*4 + 1, (x)*4 + 2, (x)*4 + 3
 #else
 #define LANES4(a, b, c, d) a, b, c, d
 #endif
@@ -188,26 +218,31 @@ __attribute__((unused)) LANES_SHUFFLE void transpose(vf r[VW])
     const vi lo = {LANES4(0, VW, 1, VW + 1)}, hi = {LANES4(2, VW + 2, 3, VW + 3)};
     const vi lo2 = {LANES4(0, 1, VW, VW + 1)}, hi2 = {LANES4(2, 3, VW + 2, VW + 3)};
 
-    FULLY(8) for (int i = 0; i < VW / 2; i++) {
+    FULLY(8) for (int i = 0; i < VW / 2; i++)
+    {
         t[2 * i] = __builtin_shuffle(r[2 * i], r[2 * i + 1], lo);
         t[2 * i + 1] = __builtin_shuffle(r[2 * i], r[2 * i + 1], hi);
     }
-    FULLY(4) for (int i = 0; i < VW / 4; i++) {
+    FULLY(4) for (int i = 0; i < VW / 4; i++)
+    {
         r[4 * i] = __builtin_shuffle(t[4 * i], t[4 * i + 2], lo2);
         r[4 * i + 1] = __builtin_shuffle(t[4 * i], t[4 * i + 2], hi2);
         r[4 * i + 2] = __builtin_shuffle(t[4 * i + 1], t[4 * i + 3], lo2);
         r[4 * i + 3] = __builtin_shuffle(t[4 * i + 1], t[4 * i + 3], hi2);
     }
 #if defined(TT_512) || TT_IS_WIDE
-    const vi even = {QUAD(0), QUAD(2), QUAD(4), QUAD(6)}, odd = {QUAD(1), QUAD(3), QUAD(5), QUAD(7)};
+    const vi even = {QUAD(0), QUAD(2), QUAD(4), QUAD(6)},
+             odd = {QUAD(1), QUAD(3), QUAD(5), QUAD(7)};
 
-    FULLY(4) for (int i = 0; i < 4; i++) {
+    FULLY(4) for (int i = 0; i < 4; i++)
+    {
         t[i] = __builtin_shuffle(r[i], r[i + 4], even);
         t[i + 4] = __builtin_shuffle(r[i], r[i + 4], odd);
         t[i + 8] = __builtin_shuffle(r[i + 8], r[i + 12], even);
         t[i + 12] = __builtin_shuffle(r[i + 8], r[i + 12], odd);
     }
-    FULLY(4) for (int i = 0; i < 4; i++) {
+    FULLY(4) for (int i = 0; i < 4; i++)
+    {
         r[i] = __builtin_shuffle(t[i], t[i + 8], even);
         r[i + 8] = __builtin_shuffle(t[i], t[i + 8], odd);
         r[i + 4] = __builtin_shuffle(t[i + 4], t[i + 12], even);
@@ -216,7 +251,8 @@ __attribute__((unused)) LANES_SHUFFLE void transpose(vf r[VW])
 #elif defined(TT_256)
     const vi low = {QUAD(0), QUAD(2)}, high = {QUAD(1), QUAD(3)};
 
-    FULLY(4) for (int i = 0; i < 4; i++) {
+    FULLY(4) for (int i = 0; i < 4; i++)
+    {
         t[i] = r[i];
         r[i] = __builtin_shuffle(t[i], r[i + 4], low);
         r[i + 4] = __builtin_shuffle(t[i], r[i + 4], high);

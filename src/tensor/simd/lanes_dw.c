@@ -1,20 +1,26 @@
 /* lanes_dw: the gradient of the weights.
  *
  * Dense: every sum is a vector, one lane per sample, and lanes are added up at the end.
- * Sparse, behind pooling: one output of each window has a gradient, a different one in each sample. So the
- * samples are taken one by one, pixels laid out (h, w, c): what one gradient is multiplied with is then kh
- * runs of kw * c neighbouring floats, which are the vectors. */
+ * Sparse, behind pooling: one output of each window has a gradient, a different one in each sample.
+ * So the samples are taken one by one, pixels laid out (h, w, c): what one gradient is multiplied
+ * with is then kh runs of kw * c neighbouring floats, which are the vectors. */
 #include "tensor/simd/lanes.h"
 
 enum {
-    SUMS_MOST = 8192,    /* vectors of sums kept at once (L2)                    */
+    SUMS_MOST = 8192,     /* vectors of sums kept at once (L2)                    */
     BAND_MOST = 12 << 10, /* bytes of gradients a tile of channels works on (L1) */
     ROWS_RUN = 7,         /* sparse: most rows ...                               */
     VECTORS_RUN = 14      /* ... and vectors of a row at once                    */
 };
 
-static int used_rows(const tt_conv *c) { return c->pool ? (c->poh - 1) * c->psh + c->pkh : c->win.oh; }
-static int used_cols(const tt_conv *c) { return c->pool ? (c->pow_ - 1) * c->psw + c->pkw : c->win.ow; }
+static int used_rows(const tt_conv *c)
+{
+    return c->pool ? (c->poh - 1) * c->psh + c->pkh : c->win.oh;
+}
+static int used_cols(const tt_conv *c)
+{
+    return c->pool ? (c->pow_ - 1) * c->psw + c->pkw : c->win.ow;
+}
 
 dw_plan TT_SIMD(lanes_dw_plan)(const tt_conv *c)
 {
@@ -24,7 +30,8 @@ dw_plan TT_SIMD(lanes_dw_plan)(const tt_conv *c)
     dw_plan p = {.run = run};
     int64_t room;
 
-    /* Measured: a sparse multiplication costs 1.55 dense ones, and 2 more go into finding the place. */
+    /* Measured: a sparse multiplication costs 1.55 dense ones, and 2 more go into finding the
+     * place. */
     p.sparse = c->pool && (w->dw == 1 || w->kw == 1) && c->pkh * c->pkw < 255 &&
                1.55 * VW * ((double)w->kh * run + 2) < (double)c->psh * c->psw * taps;
     p.taps = taps > SUMS_MOST / GRAD_ROWS ? SUMS_MOST / GRAD_ROWS : (int)taps;
@@ -35,9 +42,9 @@ dw_plan TT_SIMD(lanes_dw_plan)(const tt_conv *c)
 
 typedef struct dw_scratch {
     float *x, *sums;
-    int32_t *off;         /* dense: of taps; sparse: of pooled places     */
-    float *grad;          /* dense: gradients spread over outputs         */
-    ptrdiff_t sample;     /* sparse: floats from sample to sample in x    */
+    int32_t *off;     /* dense: of taps; sparse: of pooled places     */
+    float *grad;      /* dense: gradients spread over outputs         */
+    ptrdiff_t sample; /* sparse: floats from sample to sample in x    */
 } dw_scratch;
 static size_t dw_cut(const tt_conv *c, const dw_plan *p, input in, void *base, dw_scratch *s)
 {
@@ -68,13 +75,13 @@ size_t TT_SIMD(lanes_dw_scratch)(const tt_conv *c, const dw_plan *p)
 
 /* ---- Dense ---- */
 typedef struct grad_job {
-    const float *x, *g;          /* of the first output of the band        */
-    ptrdiff_t x_row, g_row;      /* floats from row to row                 */
-    ptrdiff_t g_plane;           /* from channel to channel                */
+    const float *x, *g;     /* of the first output of the band        */
+    ptrdiff_t x_row, g_row; /* floats from row to row                 */
+    ptrdiff_t g_plane;      /* from channel to channel                */
     int rows, cols, x_step;
     const int32_t *off;
     float *sums;
-    ptrdiff_t stride;            /* from channel to channel                */
+    ptrdiff_t stride; /* from channel to channel                */
 } grad_job;
 
 static ALWAYS_INLINE void grad_tile(const int m, const int n, const grad_job *j)
@@ -82,8 +89,9 @@ static ALWAYS_INLINE void grad_tile(const int m, const int n, const grad_job *j)
     vf sum[GRAD_ROWS][GRAD_TAPS];
     const float *p[GRAD_TAPS], *g = j->g;
 
-    FULLY(4) for (int i = 0; i < m; i++)
-        FULLY(6) for (int k = 0; k < n; k++) sum[i][k] = vload(j->sums + i * j->stride + k * VW);
+    FULLY(4)
+    for (int i = 0; i < m; i++) FULLY(6) for (int k = 0; k < n; k++) sum[i][k] =
+        vload(j->sums + i * j->stride + k * VW);
     FULLY(6) for (int k = 0; k < n; k++) p[k] = j->x + j->off[k];
     for (int y = 0; y < j->rows; y++) {
         ptrdiff_t at = y * j->x_row;
@@ -92,7 +100,8 @@ static ALWAYS_INLINE void grad_tile(const int m, const int n, const grad_job *j)
             vf s[GRAD_ROWS];
 
             FULLY(4) for (int i = 0; i < m; i++) s[i] = vload(g + i * j->g_plane + x);
-            FULLY(6) for (int k = 0; k < n; k++) {
+            FULLY(6) for (int k = 0; k < n; k++)
+            {
                 vf v = vload(p[k] + at);
 
                 FULLY(4) for (int i = 0; i < m; i++) sum[i][k] += s[i] * v;
@@ -100,8 +109,9 @@ static ALWAYS_INLINE void grad_tile(const int m, const int n, const grad_job *j)
         }
         g += j->g_row;
     }
-    FULLY(4) for (int i = 0; i < m; i++)
-        FULLY(6) for (int k = 0; k < n; k++) vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
+    FULLY(4)
+    for (int i = 0; i < m; i++) FULLY(6) for (int k = 0; k < n; k++)
+        vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
 }
 
 static void grad_tile_of(int m, int n, const grad_job *j)
@@ -118,9 +128,11 @@ static void grad_tile_of(int m, int n, const grad_job *j)
     }
 }
 
-/* Adds a slice's share to the sums of `rows` channels and `taps` weights. g: of the first channel. */
-static void dense_slice(const tt_conv *c, const dw_plan *p, input in, const float *x, const float *g,
-                        ptrdiff_t g_plane, const int32_t *off, int rows, int taps, float *sums)
+/* Adds a slice's share to the sums of `rows` channels and `taps` weights. g: of the first channel.
+ */
+static void dense_slice(const tt_conv *c, const dw_plan *p, input in, const float *x,
+                        const float *g, ptrdiff_t g_plane, const int32_t *off, int rows, int taps,
+                        float *sums)
 {
     const tt_window *w = &c->win;
     const int h = used_rows(c), cols = used_cols(c);
@@ -179,14 +191,15 @@ static void dense(const tt_conv *c, const tt_conv_args *a, const dw_plan *p, inp
         float *dw = a->dw + (o + i) * all + first;
 
         for (int k = 0; k < taps; k++)
-            dw[k] = vsum(vload(s->sums + ((ptrdiff_t)i * p->taps + k) * VW)) + (a->dw_add ? dw[k] : 0);
+            dw[k] =
+                vsum(vload(s->sums + ((ptrdiff_t)i * p->taps + k) * VW)) + (a->dw_add ? dw[k] : 0);
     }
 }
 
 /* ---- Sparse ---- */
 
-/* `count` (at most VW) vectors, `step` floats apart, as columns of `to`, whose rows are `row` apart. What is
- * missing is written as zeros. */
+/* `count` (at most VW) vectors, `step` floats apart, as columns of `to`, whose rows are `row`
+ * apart. What is missing is written as zeros. */
 static ALWAYS_INLINE void split_block(const float *from, ptrdiff_t step, const int count, float *to,
                                       ptrdiff_t row)
 {
@@ -197,8 +210,8 @@ static ALWAYS_INLINE void split_block(const float *from, ptrdiff_t step, const i
     FULLY(16) for (int k = 0; k < VW; k++) vstore(to + k * row, r[k]);
 }
 
-/* A slice's input, [c][h][w][VW], as [VW][h][w][c], each sample with its padding. Zeros for missing channels
- * go into what follows, and are overwritten when that has its turn. */
+/* A slice's input, [c][h][w][VW], as [VW][h][w][c], each sample with its padding. Zeros for missing
+ * channels go into what follows, and are overwritten when that has its turn. */
 static void split_samples(const tt_conv *c, input in, const float *x, const dw_scratch *s)
 {
     const tt_window *w = &c->win;
@@ -216,7 +229,8 @@ static void split_samples(const tt_conv *c, input in, const float *x, const dw_s
         for (int i = 0; i < outer; i++, from += VW, to += w->c) {
             int j = 0;
 
-            for (; j + VW <= inner; j += VW) split_block(from + j * step, step, VW, to + j, s->sample);
+            for (; j + VW <= inner; j += VW)
+                split_block(from + j * step, step, VW, to + j, s->sample);
             if (inner - j > 4)
                 split_block(from + j * step, step, inner - j, to + j, s->sample);
             else if (inner - j > 2)
@@ -247,19 +261,22 @@ static ALWAYS_INLINE void run_tile(const int m, const int n, const run_job *j)
     const uint8_t *pick = j->pick;
     const int32_t *place = j->place, *end = place + j->places, *shift = j->shift;
 
-    FULLY(7) for (int i = 0; i < m; i++)
-        FULLY(14) for (int k = 0; k < n; k++) sum[i][k] = vload(j->sums + i * j->stride + k * VW);
+    FULLY(7)
+    for (int i = 0; i < m; i++) FULLY(14) for (int k = 0; k < n; k++) sum[i][k] =
+        vload(j->sums + i * j->stride + k * VW);
     for (; place < end; place++, g += VW, pick += VW) {
         const float *p = x + (*place + shift[*pick]);
         vf s = vset1(*g);
 
-        FULLY(7) for (int i = 0; i < m; i++, p += row) {
+        FULLY(7) for (int i = 0; i < m; i++, p += row)
+        {
             __asm__("" : "+r"(p)); /* or gcc computes the address of each vector by itself */
             FULLY(14) for (int k = 0; k < n; k++) sum[i][k] += s * vload(p + k * VW);
         }
     }
-    FULLY(7) for (int i = 0; i < m; i++)
-        FULLY(14) for (int k = 0; k < n; k++) vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
+    FULLY(7)
+    for (int i = 0; i < m; i++) FULLY(14) for (int k = 0; k < n; k++)
+        vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
 }
 
 static void run_tile_of(int m, int n, const run_job *j)
@@ -270,15 +287,17 @@ static void run_tile_of(int m, int n, const run_job *j)
         if (m_ * n_ <= RUN_MOST) run_tile(m_, n_, j);                                              \
         break;
 #define TILES(m_)                                                                                  \
-    TILE(m_, 1) TILE(m_, 2) TILE(m_, 3) TILE(m_, 4) TILE(m_, 5) TILE(m_, 6) TILE(m_, 7)            \
-    TILE(m_, 8) TILE(m_, 9) TILE(m_, 10) TILE(m_, 11) TILE(m_, 12) TILE(m_, 13) TILE(m_, 14)
+    TILE(m_, 1)                                                                                    \
+    TILE(m_, 2) TILE(m_, 3) TILE(m_, 4) TILE(m_, 5) TILE(m_, 6) TILE(m_, 7) TILE(m_, 8)            \
+        TILE(m_, 9) TILE(m_, 10) TILE(m_, 11) TILE(m_, 12) TILE(m_, 13) TILE(m_, 14)
         TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7)
 #undef TILES
 #undef TILE
     }
 }
 
-/* One sample's share in the sums of `rows` channels. j: all but the weights, of the first channel. */
+/* One sample's share in the sums of `rows` channels. j: all but the weights, of the first channel.
+ */
 static void sparse_sample(const tt_conv *c, const dw_plan *p, run_job j, int rows)
 {
     const int cuts = parts(p->run, VECTORS_RUN), most = parts(p->run, cuts);
@@ -304,10 +323,14 @@ static void sparse(const tt_conv *c, const tt_conv_args *a, const dw_plan *p, in
 {
     const tt_window *w = &c->win;
     const ptrdiff_t x_size = (ptrdiff_t)w->c * w->h * w->w * VW;
-    const ptrdiff_t plane = (ptrdiff_t)c->poh * c->pow_ * VW, channel = (ptrdiff_t)w->kh * p->run * VW;
+    const ptrdiff_t plane = (ptrdiff_t)c->poh * c->pow_ * VW,
+                    channel = (ptrdiff_t)w->kh * p->run * VW;
     int32_t shift[256] = {0};
-    run_job j = {.row = (ptrdiff_t)w->dh * in.w * w->c, .place = s->off, .shift = shift,
-                 .places = c->poh * c->pow_, .sums = s->sums,
+    run_job j = {.row = (ptrdiff_t)w->dh * in.w * w->c,
+                 .place = s->off,
+                 .shift = shift,
+                 .places = c->poh * c->pow_,
+                 .sums = s->sums,
                  .stride = (ptrdiff_t)p->run * VW};
 
     for (int i = 0; i < c->pkh * c->pkw; i++)
@@ -330,7 +353,8 @@ static void sparse(const tt_conv *c, const tt_conv_args *a, const dw_plan *p, in
                 for (int x = 0; x < w->kw; x++) {
                     float *dw = a->dw + (((ptrdiff_t)(o + i) * w->c + ch) * w->kh + y) * w->kw + x;
 
-                    *dw = s->sums[i * channel + y * j.stride + x * w->c + ch] + (a->dw_add ? *dw : 0);
+                    *dw =
+                        s->sums[i * channel + y * j.stride + x * w->c + ch] + (a->dw_add ? *dw : 0);
                 }
 }
 

@@ -1,15 +1,17 @@
 /* lanes_dx: the gradient of the input.
  *
- * Behind pooling only one output of each window has a gradient, but which one differs from lane to lane.
- * So the sums run over pooled outputs: for each, the (up to 4) weights that the places of the window would
- * use form a patch, and a shuffle lets every lane take the weight of its own place. With a 2 x 2 window and
- * a 5 x 5 kernel a pixel costs 9 multiplications in place of 25. Without pooling, and where there is no
- * such shuffle or the window is larger, the grid is that of the outputs and a patch is one weight. */
+ * Behind pooling only one output of each window has a gradient, but which one differs from lane to
+ * lane. So the sums run over pooled outputs: for each, the (up to 4) weights that the places of the
+ * window would use form a patch, and a shuffle lets every lane take the weight of its own place.
+ * With a 2 x 2 window and a 5 x 5 kernel a pixel costs 9 multiplications in place of 25. Without
+ * pooling, and where there is no such shuffle or the window is larger, the grid is that of the
+ * outputs and a patch is one weight. */
 #include "tensor/simd/lanes.h"
 
 /* ---- Which taps there are ---- */
 
-/* The weight (of k, `dil` apart) that place r of a window (`stride` apart) uses at distance d; -1: none. */
+/* The weight (of k, `dil` apart) that place r of a window (`stride` apart) uses at distance d; -1:
+ * none. */
 static int weight_at(int d, int r, int stride, int dil, int k)
 {
     int t = d - r * stride;
@@ -35,7 +37,12 @@ static bool is_col(const tt_conv *c, const dx_plan *p, int d)
 dx_plan TT_SIMD(lanes_dx_plan)(const tt_conv *c)
 {
     const tt_window *w = &c->win;
-    dx_plan p = {.rows = 1, .cols = 1, .sy = w->sh, .sx = w->sw, .grid_h = w->oh, .grid_w = w->ow,
+    dx_plan p = {.rows = 1,
+                 .cols = 1,
+                 .sy = w->sh,
+                 .sx = w->sw,
+                 .grid_h = w->oh,
+                 .grid_w = w->ow,
                  .most = ROWS_MOST};
     int last, rows = 0, cols = 0;
 
@@ -131,9 +138,9 @@ static ALWAYS_INLINE void patch_tile(const int m, const int n, const row_job *r,
     const float *x = r->x + place * 2 * VW;
     float *y = r->y + place * r->y_step;
 
-    FULLY(10) for (int i = 0; i < m; i++)
-        FULLY(2) for (int j = 0; j < n; j++)
-            sum[i][j] = r->add ? vload(y + i * r->y_stride + j * r->y_step) : vzero();
+    FULLY(10)
+    for (int i = 0; i < m; i++) FULLY(2) for (int j = 0; j < n; j++) sum[i][j] =
+        r->add ? vload(y + i * r->y_stride + j * r->y_step) : vzero();
     for (int k = 0; k < r->rows; k++) {
         const ptrdiff_t skip = ((ptrdiff_t)k * r->cols + t.first) * r->depth;
         const int32_t *off = r->off + skip, *end = off + (t.last - t.first) * r->depth;
@@ -144,18 +151,19 @@ static ALWAYS_INLINE void patch_tile(const int m, const int n, const row_job *r,
             vf g[2];
             vi pick[2];
 
-            FULLY(2) for (int j = 0; j < n; j++) {
+            FULLY(2) for (int j = 0; j < n; j++)
+            {
                 g[j] = vload(p + j * 2 * VW);
                 pick[j] = (vi)vload(p + j * 2 * VW + VW);
             }
-            FULLY(10) for (int i = 0; i < m; i++)
-                FULLY(2) for (int j = 0; j < n; j++)
-                    sum[i][j] += choose(w + i * 4, pick[j]) * g[j];
+            FULLY(10)
+            for (int i = 0; i < m; i++) FULLY(2) for (int j = 0; j < n; j++) sum[i][j] +=
+                choose(w + i * 4, pick[j]) * g[j];
         }
     }
-    FULLY(10) for (int i = 0; i < m; i++)
-        FULLY(2) for (int j = 0; j < n; j++)
-            vstore(y + i * r->y_stride + j * r->y_step, sum[i][j]);
+    FULLY(10)
+    for (int i = 0; i < m; i++) FULLY(2) for (int j = 0; j < n; j++)
+        vstore(y + i * r->y_stride + j * r->y_step, sum[i][j]);
 }
 
 static ALWAYS_INLINE void patch_row(const int m, const row_job *r)
@@ -197,7 +205,8 @@ void TT_SIMD(lanes_spread)(const tt_conv *c, int channels, const float *dy, cons
 
                 for (int y = 0; y < c->pkh; y++)
                     for (int x = 0; x < c->pkw; x++)
-                        vstore(p + ((ptrdiff_t)y * w + x) * VW, (vf)((vi)g & (won == y * c->pkw + x)));
+                        vstore(p + ((ptrdiff_t)y * w + x) * VW,
+                               (vf)((vi)g & (won == y * c->pkw + x)));
             }
 }
 
@@ -250,9 +259,15 @@ static int dx_class(const tt_conv *c, const dx_plan *p, const dx_scratch *s, int
     const int right = w->pw + w->w - cx - x0 * p->sx;
     int32_t *off = s->off;
     int rows = 0, cols = 0, taps;
-    row_job r = {.x_step = point, .count = right > 0 ? parts(right, p->sx) : 0, .depth = w->o,
-                 .col_at = s->col_at, .grid_w = p->grid_w, .grid_x = x0, .y_step = p->sx * VW,
-                 .y_stride = (ptrdiff_t)w->h * w->w * VW, .add = add};
+    row_job r = {.x_step = point,
+                 .count = right > 0 ? parts(right, p->sx) : 0,
+                 .depth = w->o,
+                 .col_at = s->col_at,
+                 .grid_w = p->grid_w,
+                 .grid_x = x0,
+                 .y_step = p->sx * VW,
+                 .y_stride = (ptrdiff_t)w->h * w->w * VW,
+                 .add = add};
 
     for (int d = cy; d <= p->reach_y; d += p->sy)
         if (is_row(c, p, d)) s->row_at[rows++] = d / p->sy;
@@ -287,8 +302,8 @@ static int dx_class(const tt_conv *c, const dx_plan *p, const dx_scratch *s, int
     return taps;
 }
 
-void TT_SIMD(lanes_dx)(const tt_conv *c, const tt_conv_args *a, const dx_plan *p, const float *packed,
-                       void *scratch)
+void TT_SIMD(lanes_dx)(const tt_conv *c, const tt_conv_args *a, const dx_plan *p,
+                       const float *packed, void *scratch)
 {
     const tt_window *w = &c->win;
     const ptrdiff_t x_size = (ptrdiff_t)w->c * w->h * w->w * VW;
@@ -305,8 +320,8 @@ void TT_SIMD(lanes_dx)(const tt_conv *c, const tt_conv_args *a, const dx_plan *p
             fill_patches(c, p, dy, pick, s.grid);
         else
             TT_SIMD(lanes_spread)
-            (c, w->o, dy, pick, (ptrdiff_t)p->h * p->w, p->w,
-             s.grid + ((ptrdiff_t)p->top * p->w + p->left) * VW);
+        (c, w->o, dy, pick, (ptrdiff_t)p->h * p->w, p->w,
+         s.grid + ((ptrdiff_t)p->top * p->w + p->left) * VW);
         for (int cy = 0; cy < p->sy; cy++)
             for (int cx = 0; cx < p->sx; cx++)
                 weights += (ptrdiff_t)w->c * (p->patch ? 4 : 1) *

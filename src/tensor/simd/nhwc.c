@@ -29,8 +29,8 @@ static void pack_row(const float *w, size_t step, int width, float *to)
     int j = 0;
 
     if (step == 1) {
-        memcpy(to, w, (size_t)width * sizeof *to);
-        j = width;
+        for (; j < width; j += VW) vstore(to + j, vload_n(w + j, vtake(j, width)));
+        return;
     }
     for (; j < width; j++) to[j] = w[j * step];
     for (; j % VW; j++) to[j] = 0;
@@ -59,16 +59,20 @@ static ALWAYS_INLINE void turn4(const float *from, size_t step, float *const to[
  * kh, kw). */
 static void pack_forward(const float *w, int per, int taps, int width, float *to)
 {
-    size_t rows = (size_t)per * taps, wide = (size_t)ceil_div(width, VW) * VW;
-    size_t k = 0;
+    enum {
+        LINE = 16
+    }; /* of each row of w at a time: rows may lie so that few of them share the cache */
+    size_t rows = (size_t)per * taps, wide = (size_t)ceil_div(width, VW) * VW, k = 0;
 
-    for (; k + 4 <= rows && width % 4 == 0 && wide == (size_t)width; k += 4) {
-        float *row[4];
-        for (size_t i = 0; i < 4; i++) row[i] = to + ((k + i) % taps * per + (k + i) / taps) * wide;
-        for (int j = 0; j < width; j += 4) {
-            float *at[4] = {row[0] + j, row[1] + j, row[2] + j, row[3] + j};
-            turn4(w + j * rows + k, rows, at);
-        }
+    for (; k + LINE <= rows && wide == (size_t)width; k += LINE) {
+        float *row[LINE];
+        for (size_t i = 0; i < LINE; i++)
+            row[i] = to + ((k + i) % taps * per + (k + i) / taps) * wide;
+        for (int j = 0; j < width; j += 4)
+            for (int i = 0; i < LINE; i += 4) {
+                float *at[4] = {row[i] + j, row[i + 1] + j, row[i + 2] + j, row[i + 3] + j};
+                turn4(w + j * rows + k + i, rows, at);
+            }
     }
     for (; k < rows; k++) pack_row(w + k, rows, width, to + (k % taps * per + k / taps) * wide);
 }

@@ -49,6 +49,12 @@ void TT_SIMD(nhwc_gather)(const gather *g, void *scratch);
 size_t TT_SIMD(nhwc_weight_scratch)(const weight *d);
 void TT_SIMD(nhwc_weight)(const weight *d, void *scratch);
 
+/* Lanes of vector j of nv, whose last has fewer. */
+#define LANES(j, nv, last) ((j) < (nv)-1 ? VW : (last))
+
+/* A loop over rows or vectors of a tile: unrolled, so that the tile's arrays are registers. */
+#define EACH(i, n) UNROLL(8) for (int i = 0; i < (n); i++)
+
 /* Scratch is cut in pieces of whole cache lines; with base 0 the same calls measure it. */
 typedef struct cutter {
     char *base;

@@ -72,48 +72,33 @@ static ALWAYS_INLINE void tile(int m, int nv, const pixel *p, const job *t)
     const float *in[TILE_M];
     ptrdiff_t at = t->out;
 
-    UNROLL(8) for (int i = 0; i < m; i++)
-    {
-        in[i] = p[i].in;
-        UNROLL(4)
-        for (int j = 0; j < nv; j += 16 / VW) __builtin_prefetch(p[i].out + at + j * VW, 1, 3);
-    }
-    UNROLL(8)
-    for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] = vzero();
+    EACH(i, m) in[i] = p[i].in;
+    EACH(i, m) EACH(j, nv) if (j * VW % 16 == 0) __builtin_prefetch(p[i].out + at + j * VW, 1, 3);
+    EACH(i, m) EACH(j, nv) acc[i][j] = vzero();
     if (t->from == FROM_OUT) {
-        UNROLL(8)
-        for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] =
-            vload_n(p[i].out + at + j * VW, j < nv - 1 ? VW : t->last);
+        EACH(i, m) EACH(j, nv) acc[i][j] = vload_n(p[i].out + at + j * VW, LANES(j, nv, t->last));
     } else if (t->from == FROM_BIAS) {
-        UNROLL(4) for (int j = 0; j < nv; j++)
-        {
-            vf b = vload_n(t->bias + j * VW, j < nv - 1 ? VW : t->last);
-            UNROLL(8) for (int i = 0; i < m; i++) acc[i][j] = b;
-        }
+        EACH(j, nv) acc[0][j] = vload_n(t->bias + j * VW, LANES(j, nv, t->last));
+        EACH(i, m) EACH(j, nv) acc[i][j] = acc[0][j];
     }
 
     for (const run *r = t->runs, *end = r + t->run_count; r < end; r++) {
         const float *w = t->panel + (ptrdiff_t)r->row * (nv * VW);
         ptrdiff_t k = r->in, k_end = k + r->len;
-        UNROLL(4) for (; k < k_end; k++, w += nv * VW)
-        {
-            vf wv[TILE_NV];
-            UNROLL(4) for (int j = 0; j < nv; j++) wv[j] = vload(w + j * VW);
-            UNROLL(8) for (int i = 0; i < m; i++)
+        UNROLL(4)
+        for (; k < k_end; k++, w += nv * VW) {
+            vf wv[TILE_NV], x;
+            EACH(j, nv) wv[j] = vload(w + j * VW);
+            EACH(i, m)
             {
-                vf x = vset1(in[i][k]);
-                UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] += x * wv[j];
+                x = vset1(in[i][k]);
+                EACH(j, nv) acc[i][j] += x * wv[j];
             }
         }
     }
 
-    if (t->relu)
-        UNROLL(8)
-        for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] =
-            vrelu(acc[i][j]);
-    UNROLL(8)
-    for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++)
-        vstore_n(p[i].out + at + j * VW, acc[i][j], j < nv - 1 ? VW : t->last);
+    if (t->relu) EACH(i, m) EACH(j, nv) acc[i][j] = vrelu(acc[i][j]);
+    EACH(i, m) EACH(j, nv) vstore_n(p[i].out + at + j * VW, acc[i][j], LANES(j, nv, t->last));
 }
 
 typedef void tile_fn(const pixel *p, const job *t);

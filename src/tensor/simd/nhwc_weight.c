@@ -54,31 +54,26 @@ static ALWAYS_INLINE void tile(int m, int nv, const float *a, const float *b, co
                                float *sum)
 {
     vf acc[TILE_M][TILE_NV];
-    ptrdiff_t a_step = w->a_step, b_step = w->b_step;
+    ptrdiff_t a_step = w->a_step, b_step = w->b_step, step = w->sum_step;
     int len = w->len;
 
-    UNROLL(8)
-    for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] = vzero();
+    EACH(i, m) EACH(j, nv) acc[i][j] = vzero();
     if (w->load)
-        UNROLL(8)
-        for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] =
-            vload_n(sum + i * w->sum_step + j * VW, j < nv - 1 ? VW : w->last);
+        EACH(i, m) EACH(j, nv) acc[i][j] = vload_n(sum + i * step + j * VW, LANES(j, nv, w->last));
     for (int r = 0; r < w->rows; r++) {
         const float *ar = a + r * w->a_row, *br = b + r * w->b_row;
-        UNROLL(4) for (int k = 0; k < len; k++, ar += a_step, br += b_step)
-        {
-            vf x[TILE_NV];
-            UNROLL(4) for (int j = 0; j < nv; j++) x[j] = vload(br + j * VW);
-            UNROLL(8) for (int i = 0; i < m; i++)
+        UNROLL(4)
+        for (int k = 0; k < len; k++, ar += a_step, br += b_step) {
+            vf bv[TILE_NV], y;
+            EACH(j, nv) bv[j] = vload(br + j * VW);
+            EACH(i, m)
             {
-                vf y = vset1(ar[i]);
-                UNROLL(4) for (int j = 0; j < nv; j++) acc[i][j] += y * x[j];
+                y = vset1(ar[i]);
+                EACH(j, nv) acc[i][j] += y * bv[j];
             }
         }
     }
-    UNROLL(8)
-    for (int i = 0; i < m; i++) UNROLL(4) for (int j = 0; j < nv; j++)
-        vstore_n(sum + i * w->sum_step + j * VW, acc[i][j], j < nv - 1 ? VW : w->last);
+    EACH(i, m) EACH(j, nv) vstore_n(sum + i * step + j * VW, acc[i][j], LANES(j, nv, w->last));
 }
 
 typedef void tile_fn(const float *a, const float *b, const walk *w, float *sum);
@@ -193,7 +188,7 @@ static void lanes_pack(const float *from, size_t step, int count, int width, flo
 
     if (width == PANEL) {
         for (int i = 0; i < count; i++, from += step, to += PANEL)
-            UNROLL(4) for (int j = 0; j < TILE_NV; j++) vstore(to + j * VW, vload(from + j * VW));
+            EACH(j, TILE_NV) vstore(to + j * VW, vload(from + j * VW));
         return;
     }
     for (int i = 0; i < count; i++, from += step)
