@@ -66,7 +66,7 @@ TT_TEST(data_idx, damage_is_refused_with_its_place)
 {
     tt_data_want want = wants(3, 1, 2, 2, 3, 0);
     uint8_t y[] = {0, 2, 1}, high[] = {0, 3, 1}, x[12] = {0};
-    int n3[] = {3}, n2[] = {2}, dim[] = {3, 2, 2}, huge[] = {-1, -1, -1};
+    int n3[] = {3}, n2[] = {2}, dim[] = {3, 2, 2}, huge[] = {-1, -1, -1}, empty[] = {0, -1, -1};
 
     write_small_idx();
     write_idx("y", 1, n2, y, 2);
@@ -82,6 +82,8 @@ TT_TEST(data_idx, damage_is_refused_with_its_place)
     EXPECT_REFUSED(TT_EDATA, "announces 12 bytes", idx_job, want);
     write_idx("x", 3, huge, x, 12);
     EXPECT_REFUSED(TT_EDATA, "./x", idx_job, want);
+    write_idx("x", 3, empty, x, 0);
+    EXPECT_REFUSED(TT_EDATA, "no samples in it", idx_job, want);
     tt_test_write("x", "\0\0\7\3aaaa", 8);
     EXPECT_REFUSED(TT_EDATA, "no IDX file: it starts with 00000703", idx_job, want);
     tt_test_write("x", "\0\0\10\3\0\0", 6);

@@ -170,7 +170,7 @@ static tt_err child_of(tt_node *parent, const char *key, tt_node_kind kind, tt_n
 
 static tt_err add_layer(tt_tree *job, const char *text)
 {
-    tt_node *root = tt_tree_root(job), *model, *layers, *at, *args;
+    tt_node *root = tt_tree_root(job), *model, *layers, *copy, *at, *args;
     const char *kind;
     tt_tree *item = NULL;
     tt_err err;
@@ -180,8 +180,9 @@ static tt_err add_layer(tt_tree *job, const char *text)
         (err = child_of(model, "layers", TT_LIST, &layers)) ||
         (err = tt_tree_parse("layer", text, strlen(text), &item)))
         return err;
+    copy = tt_node_copy(job, tt_tree_root(item)); /* before it is read: `relu` stays `relu` */
     if (!(err = tt_node_kind_of(tt_tree_root(item), "layer", &kind, &at, &args)))
-        tt_node_add(layers, NULL, tt_node_copy(job, tt_tree_root(item)));
+        tt_node_add(layers, NULL, copy);
     tt_tree_close(item);
     return err;
 }

@@ -12,12 +12,11 @@ static tt_err check_size(const tt_array *a, size_t size)
 {
     size_t bytes = (size_t)element_size[a->type];
 
+    /* No dimension is 0 from here on, so no product of some of them is larger than the file. */
     for (int i = 0; i < a->rank; i++) {
-        if ((uint64_t)a->dim[i] > INT64_MAX / 16)
-            bytes = SIZE_MAX;
-        else if (!__builtin_mul_overflow(bytes, (size_t)a->dim[i], &bytes))
-            continue;
-        return tt_fail(TT_EDATA, "%s: its header announces an impossible size", a->name);
+        if (a->dim[i] == 0) return tt_fail(TT_EDATA, "%s: no samples in it", a->name);
+        if (__builtin_mul_overflow(bytes, (size_t)a->dim[i], &bytes))
+            return tt_fail(TT_EDATA, "%s: its header announces an impossible size", a->name);
     }
     if (bytes != size - a->offset)
         return tt_fail(
@@ -282,8 +281,7 @@ static int64_t file_index(const tt_array *a, int64_t i)
     int64_t at = 0;
 
     if (!a->fortran || a->rank < 2) return i;
-    /* Row-major digits of i, most significant dimension last; in the file the first one is fastest.
-     */
+    /* Row-major digits of i, last one fastest; in the file the first one is. */
     int64_t digit[TT_COUNT(a->dim)], stride = 1;
     for (int k = a->rank - 1; k >= 0; k--) {
         digit[k] = i % a->dim[k];
@@ -328,7 +326,6 @@ tt_err tt_source_samples(tt_source *s, const tt_array *a, tt_bytes *file)
     if (a->rank < 1 || a->rank - 1 > 6)
         return tt_fail(TT_EDATA, "%s: an array of %d dimensions is no list of samples", a->name,
                        a->rank);
-    if (a->dim[0] == 0 || each == 0) return tt_fail(TT_EDATA, "%s: no samples in it", a->name);
     s->count = s->kept = a->dim[0];
     s->shape.rank = a->rank > 1 ? a->rank - 1 : 1;
     s->shape.dim[0] = 1;
@@ -393,7 +390,7 @@ tt_err tt_source_answers(tt_source *s, const tt_data_want *want, const tt_array 
         return read_labels(s, want, a);
     }
     if (want->targets <= 0) return TT_OK;
-    if (each > INT32_MAX || each == 0)
+    if (each > INT32_MAX)
         return tt_fail(TT_EDATA, "%s: %lld targets per row", a->name, (long long)each);
     if ((err = tt_source_block(s, s->kept, each, sizeof *target, &target))) return err;
     for (int64_t i = 0; i < s->kept * each; i++) {

@@ -59,17 +59,18 @@ static ALWAYS_INLINE void turn4(const float *from, size_t step, float *const to[
  * kh, kw). */
 static void pack_forward(const float *w, int per, int taps, int width, float *to)
 {
-    enum {
-        LINE = 16
-    }; /* of each row of w at a time: rows may lie so that few of them share the cache */
     size_t rows = (size_t)per * taps, wide = (size_t)ceil_div(width, VW) * VW, k = 0;
+    /* Of w, a cache line of each row at a time, for its rows may lie so that few are cached
+     * together. With several taps that holds for the packed rows, which are then finished one by
+     * one. */
+    size_t line = taps > 1 ? 4 : 16;
 
-    for (; k + LINE <= rows && wide == (size_t)width; k += LINE) {
-        float *row[LINE];
-        for (size_t i = 0; i < LINE; i++)
+    for (; k + line <= rows && wide == (size_t)width; k += line) {
+        float *row[16];
+        for (size_t i = 0; i < line; i++)
             row[i] = to + ((k + i) % taps * per + (k + i) / taps) * wide;
         for (int j = 0; j < width; j += 4)
-            for (int i = 0; i < LINE; i += 4) {
+            for (size_t i = 0; i < line; i += 4) {
                 float *at[4] = {row[i] + j, row[i + 1] + j, row[i + 2] + j, row[i + 3] + j};
                 turn4(w + j * rows + k + i, rows, at);
             }
