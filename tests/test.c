@@ -71,6 +71,14 @@ const char *tt_test_data(const char *name)
     return path;
 }
 
+const char *tt_test_source(const char *path)
+{
+    static char full[8192];
+
+    snprintf(full, sizeof full, "%s/%s", start_dir, path);
+    return full;
+}
+
 static void run_one(tt_test *t, const char *base)
 {
     char dir[4200];

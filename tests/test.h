@@ -70,4 +70,8 @@ void tt_test_write(const char *path, const void *data, size_t size);
 /* The folder of real datasets ($TUTTI_DATA, else ../shared/data beside the project); skips if absent. */
 const char *tt_test_data(const char *name);
 
+/* A file of the project, "tests/golden/x.txt": tests leave the folder they were started in, which must
+ * be the project's. Valid until the next call. */
+const char *tt_test_source(const char *path);
+
 #endif

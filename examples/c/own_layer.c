@@ -42,8 +42,8 @@ static void backward(const tutti_pass *p)
         for (int64_t i = 0; i < p->in_count; i++) {
             int64_t at = r * p->in_count + i;
             float x = p->x[at], d = 1 + a[i] * size_of(x), g = p->dy[at] / (d * d);
-            if (p->dx) p->dx[at] = g;                           /* overwrite */
-            if (p->dw[0]) p->dw[0][i] -= g * x * size_of(x);    /* add       */
+            if (p->dx) p->dx[at] = g;                        /* overwrite */
+            if (p->dw[0]) p->dw[0][i] -= g * x * size_of(x); /* add       */
         }
 }
 

@@ -8,13 +8,14 @@
 
 struct tutti_job {
     tt_tree *tree;
-    char *path;     /* NULL: not from a file                      */
-    tt_err err;     /* the first mistake, with its message ...    */
-    char *message;  /* ... which every later call gives again     */
-    tt_str text;    /* what tutti_job_text gave                   */
+    char *path;    /* NULL: not from a file                      */
+    tt_err err;    /* the first mistake, with its message ...    */
+    char *message; /* ... which every later call gives again     */
+    tt_str text;   /* what tutti_job_text gave                   */
 };
 
-/* A copy of the job for somebody who reads it, and thereby changes it. The job's mistake, if any. */
+/* A copy of the job for somebody who reads it, and thereby changes it. The job's mistake, if any.
+ */
 tt_err job_copy(const tutti_job *job, tt_tree **out);
 
 /* Takes over the tree, also if it fails. `params`: weights in memory, copied, or NULL. */
@@ -25,6 +26,9 @@ tutti_metrics metrics_from(const tt_metrics *m);
 tutti_shape shape_from(tt_shape s);
 
 /* The public codes are the internal ones. */
-static inline tutti_status status_of(tt_err err) { return (tutti_status)err; }
+static inline tutti_status status_of(tt_err err)
+{
+    return (tutti_status)err;
+}
 
 #endif

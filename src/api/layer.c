@@ -9,8 +9,8 @@
 enum { KEYS_MOST = 16, CHECK_ROWS = 3, CHECK_SAMPLES = 64, GUARD = 16 };
 
 typedef struct entry {
-    tutti_layer layer;     /* its strings belong to us         */
-    tt_tree *keys_tree;    /* holds the names and the defaults */
+    tutti_layer layer;  /* its strings belong to us         */
+    tt_tree *keys_tree; /* holds the names and the defaults */
     tt_key keys[KEYS_MOST];
     int key_count;
     tt_custom custom;
@@ -407,7 +407,7 @@ static tt_err try_out(trial *t, double tolerance)
     tt_err err;
 
     fill(&t->y, NAN);
-    fill(&t->dx, NAN); /* must be overwritten */
+    fill(&t->dx, NAN);                                                /* must be overwritten */
     for (int i = 0; i < t->args.param_count; i++) fill(&t->dw[i], 1); /* must be added to */
     loss_of(t);
     backward(t, true);
@@ -428,8 +428,9 @@ tutti_status tutti_layer_check(const char *layer, tutti_shape in, double toleran
     tt_err err;
 
     if (!layer || !shape_is_possible(in) || !(tolerance > 0))
-        return status_of(tt_fail(TT_EINVAL, "tutti_layer_check: it takes a layer, a shape of rank 1 "
-                                            "to 6 and a tolerance above 0"));
+        return status_of(tt_fail(TT_EINVAL,
+                                 "tutti_layer_check: it takes a layer, a shape of rank 1 "
+                                 "to 6 and a tolerance above 0"));
     if ((err = tt_tree_parse("layer", layer, strlen(layer), &tree)) ||
         (err = tt_node_kind_of(tt_tree_root(tree), "layer", &kind, &at, &args)))
         goto out;

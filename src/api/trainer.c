@@ -9,8 +9,8 @@
 struct tutti_trainer {
     tt_tree *job;
     tt_trainer *t;
-    tutti_progress last;   /* what the last step told                     */
-    tt_err err;            /* the training failed, and how                */
+    tutti_progress last; /* what the last step told                     */
+    tt_err err;          /* the training failed, and how                */
     char *message;
     bool finished;
 };
@@ -61,10 +61,12 @@ static tt_err check_options(const tutti_options *o)
     if (o->partial && !o->init)
         return tt_fail(TT_EINVAL, "options: partial says how to take init: give both");
     if (o->val && !o->train)
-        return tt_fail(TT_EINVAL, "options: val without train: rows come in place of the job's data");
+        return tt_fail(TT_EINVAL,
+                       "options: val without train: rows come in place of the job's data");
     if (o->threads < 0 || o->threads > 1024)
-        return tt_fail(TT_EINVAL, "options: %d threads: it must lie between 1 and 1024, or be 0 for "
-                                  "what the job says",
+        return tt_fail(TT_EINVAL,
+                       "options: %d threads: it must lie between 1 and 1024, or be 0 for "
+                       "what the job says",
                        o->threads);
     return TT_OK;
 }
@@ -161,7 +163,8 @@ tutti_status tutti_trainer_step(tutti_trainer *t, tutti_progress *out)
 
     if (err) return status_of(err);
     if (t->err) return status_of(tt_repeat(t->err, t->message));
-    if (t->finished) return status_of(tt_fail(TT_EINVAL, "this training is finished: open another"));
+    if (t->finished)
+        return status_of(tt_fail(TT_EINVAL, "this training is finished: open another"));
     if (!t->last.end) {
         if ((err = tt_train_step(t->t, &p))) {
             t->err = err;

@@ -132,7 +132,7 @@ tt_err tt_source_samples(tt_source *s, const tt_array *a, tt_bytes *file);
 /* Labels or targets, as wanted, from an array of as many rows. */
 tt_err tt_source_answers(tt_source *s, const tt_data_want *want, const tt_array *a);
 
-/* Text formats. `map` gives csv its keys; may be NULL for libsvm's defaults. */
+/* Text formats; s->name is set. Zeroed libsvm keys are the defaults; csv reads `map`. */
 typedef struct tt_libsvm_keys {
     int format;
     const char *file;

@@ -13,12 +13,15 @@ compute exactly, so the files hold results alone:
     x of sample s, element e          value("x", s * features + e)
     label of sample s                 bits("label", s) % classes
     weight (out, in...) element i     value(its name, i) * 2^-k, k the least with 6 * 4^k >= inputs of an output
-    scale of a batch norm             1 + value(its name, i) / 4
-    shift of a batch norm             value(its name, i) / 4
+    scale of a batch norm             1/2 + value(its name, i) / 8
+    shift of a batch norm             -32 if bits(its name, i) % 8 == 0, else 1
     bias of dense and convolution     value(its name, i) / 8
     running mean, variance            0, 1
 
 Step t (from 0) takes samples t * batch ... ; samples are numbered through. All is exact in float32.
+The shifts keep the relus behind batch norms away from their kink: most let nearly everything through, one
+channel in eight nothing. Near zero, rounding would decide which gradients pass, and deep networks then
+differ by per cent between float32 and float64, in PyTorch as elsewhere.
 
 A file is lines of words; '#' starts a comment. Losses are means over the batch:
     loss T L            of step T, each step on a batch of its own
@@ -30,7 +33,8 @@ A file is lines of words; '#' starts a comment. Losses are means over the batch:
     stat NAME N NORM    a running statistic after the first step, likewise
 
 The reference is float64. To say what float32 may cost, the same is computed in float32, and the largest
-relative differences stand in the header: the test's tolerances are chosen above them.
+differences stand in the header (losses relative, tensors relative to norm + total gradient norm / 1000,
+because some gradients are zero but for rounding): the tests' tolerances are chosen above them.
 """
 import os
 import sys
@@ -73,8 +77,10 @@ def initial(name, shape):
             k += 1
         return v * 2.0**-k
     if name.endswith("weight"):
-        return 1 + v / 4
-    return v / 4 if is_norm(name) else v / 8
+        return 0.5 + v / 8
+    if is_norm(name):
+        return np.where(bits(name, np.arange(shape[0])) % np.uint64(8) == 0, -32.0, 1.0)
+    return v / 8
 
 
 def is_norm(name):
@@ -152,9 +158,9 @@ class ResNet(nn.Module):
 
 # name: model, input, classes, batch, learning rate, values told of a gradient and of a statistic
 GOLDENS = {
-    "mnist-cnn": (MnistCnn, (1, 28, 28), 10, 64, 0.05, 64, 0),
-    "resnet18": (lambda: ResNet((2, 2, 2, 2), False, 10, True), (3, 32, 32), 10, 8, 0.02, 64, 16),
-    "resnet50-narrow": (lambda: ResNet((3, 4, 6, 3), True, 10, False, 8), (3, 64, 64), 10, 16, 0.02, 16, 8),
+    "mnist-cnn": (MnistCnn, (1, 28, 28), 10, 64, 0.02, 64, 0),
+    "resnet18": (lambda: ResNet((2, 2, 2, 2), False, 10, True), (3, 32, 32), 10, 4, 0.002, 64, 16),
+    "resnet50-narrow": (lambda: ResNet((3, 4, 6, 3), True, 10, False, 8), (3, 64, 64), 10, 16, 0.002, 16, 8),
 }
 
 
@@ -204,7 +210,8 @@ def off(a, b):
 
 
 def off_norm(a, b):
-    return max((np.linalg.norm(a[k] - b[k]) / np.linalg.norm(a[k]), k) for k in a)
+    least = np.sqrt(sum(np.sum(v**2) for v in a.values())) / 1000
+    return max((np.linalg.norm(a[k] - b[k]) / (np.linalg.norm(a[k]) + least), k) for k in a)
 
 
 def write(name, out):
@@ -217,7 +224,7 @@ def write(name, out):
     say(f"# {name}: made by make_golden.py, which explains it; PyTorch {torch.__version__}, float64")
     say(f"# float32 in PyTorch is off by: losses {off(losses, losses32):.1e}, same {off(same, same32):.1e}, "
         f"eval {off([final], [final32]):.1e},")
-    say("# gradients %.1e (%s)%s, of the norm" %
+    say("# gradients %.1e (%s)%s" %
         (*off_norm(grads, grads32), ", statistics %.1e (%s)" % off_norm(stats, stats32) if stats else ""))
     say("input", *shape)
     say("classes", classes)

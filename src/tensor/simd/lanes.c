@@ -14,11 +14,14 @@ static ALWAYS_INLINE void tile(const int m, const int n, const row_job *r, int p
     float *y = r->y + place * r->y_step;
     const ptrdiff_t step = r->x_step;
 
-    FULLY(12)
-    for (int i = 0; i < m; i++) FULLY(2) for (int j = 0; j < n; j++) sum[i][j] =
-        r->bias  ? vset1(r->bias[i])
-        : r->add ? vload(y + i * r->y_stride + j * r->y_step)
-                 : vzero();
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int j = 0; j < n; j++)
+            sum[i][j] = r->bias  ? vset1(r->bias[i])
+                        : r->add ? vload(y + i * r->y_stride + j * r->y_step)
+                                 : vzero();
+    }
     for (int k = 0; k < r->rows; k++) {
         const ptrdiff_t skip = ((ptrdiff_t)k * r->cols + t.first) * r->depth;
         const int32_t *off = r->off + skip, *end = off + (t.last - t.first) * r->depth;
@@ -28,19 +31,24 @@ static ALWAYS_INLINE void tile(const int m, const int n, const row_job *r, int p
             const float *p = x + *off;
             vf v[2];
 
-            FULLY(2) for (int j = 0; j < n; j++) v[j] = vload(p + j * step);
-            FULLY(12) for (int i = 0; i < m; i++)
-            {
+#pragma GCC unroll ALL
+            for (int j = 0; j < n; j++) v[j] = vload(p + j * step);
+#pragma GCC unroll ALL
+            for (int i = 0; i < m; i++) {
                 vf s = vset1(w[i]);
 
-                FULLY(2) for (int j = 0; j < n; j++) sum[i][j] += s * v[j];
+#pragma GCC unroll ALL
+                for (int j = 0; j < n; j++) sum[i][j] += s * v[j];
             }
         }
     }
-    FULLY(12)
-    for (int i = 0; i < m; i++) FULLY(2) for (int j = 0; j < n; j++)
-        /* max(0, x), in this order: a NaN stays one. */
-        vstore(y + i * r->y_stride + j * r->y_step, r->relu ? vmax(vzero(), sum[i][j]) : sum[i][j]);
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int j = 0; j < n; j++) /* max(0, x), in this order: a NaN stays one. */
+            vstore(y + i * r->y_stride + j * r->y_step,
+                   r->relu ? vmax(vzero(), sum[i][j]) : sum[i][j]);
+    }
 }
 
 static ALWAYS_INLINE void row(const int m, const row_job *r)

@@ -13,24 +13,23 @@
  * of 16. */
 enum {
     WIDE = VW == 16,
-    ROWS_MOST = WIDE ? 12 : 6,  /* convolution: output (input) channels x 2 places  */
-    PATCH_MOST = WIDE ? 10 : 5, /* input gradient behind pooling: input channels x 2 places */
-    GRAD_ROWS = WIDE ? 4 : 3,   /* weight gradient: output channels ...   */
-    GRAD_TAPS = WIDE ? 6 : 4,   /* ... x weights of each   */
-    RUN_MOST = WIDE ? 28 : 14,  /* weight gradient behind pooling: vectors of weights  */
-    DENSE_ROWS = 6, /* dense: features ...                                                 */
-    DENSE_COLS = WIDE ? 4 : 2,   /* ... x slices (or vectors of features)   */
-    VB = VW * (int)sizeof(float) /* bytes of a vector */
+    ROWS_MOST = WIDE ? 12 : 6,   /* convolution: channels x 2 places             */
+    PATCH_MOST = WIDE ? 10 : 5,  /* dx behind pooling: channels x 2 places       */
+    GRAD_ROWS = WIDE ? 4 : 3,    /* dw: output channels ...                      */
+    GRAD_TAPS = WIDE ? 6 : 4,    /* ... x weights of each                        */
+    RUN_MOST = WIDE ? 28 : 14,   /* dw behind pooling: vectors of weights        */
+    DENSE_ROWS = 6,              /* dense: features ...                          */
+    DENSE_COLS = WIDE ? 4 : 2,   /* ... x slices (dw: vectors of features)       */
+    VB = VW * (int)sizeof(float) /* bytes of a vector                            */
 };
 
-/* Only when its loops are unrolled to the end do a tile's sums live in registers. n: at least the
- * rounds. 16-wide code made of AVX2 instructions is for tests; unrolled, it would take minutes to
- * compile. */
+/* Only when its loops are unrolled to the end do a tile's sums live in registers. 16-wide code made
+ * of AVX2 instructions is for tests; unrolled, it would take minutes to compile. */
 #if TT_IS_WIDE
-#define FULLY(n)      _Pragma("GCC unroll 1")
+enum { ALL = 1 };
 #define LANES_SHUFFLE static __attribute__((noinline))
 #else
-#define FULLY(n)      UNROLL(n)
+enum { ALL = 64 };
 #define LANES_SHUFFLE static ALWAYS_INLINE
 #endif
 
@@ -74,10 +73,6 @@ static inline int parts(int total, int most)
 static inline int part_first(int total, int count, int i)
 {
     return (int)((int64_t)total * i / count);
-}
-static inline int up(int x, int to)
-{
-    return (x + to - 1) / to * to;
 }
 static inline int64_t slices(int n)
 {
@@ -129,9 +124,9 @@ typedef struct row_job {
     int count;        /* places                     */
     const int32_t *off;
     int rows, cols, depth;
-    const float *w; /* [taps][m], of patches [taps][m][4]                                        */
-    const int32_t *col_at; /* NULL: all taps count. Else column i does if 0 <= grid_x + place -
-                              col_at[i] < grid_w */
+    const float *w; /* [taps][m], of patches [taps][m][4] */
+    /* NULL: all taps count. Else column i does if 0 <= grid_x + place - col_at[i] < grid_w. */
+    const int32_t *col_at;
     int grid_w, grid_x;
     float *y;
     ptrdiff_t y_step, y_stride; /* from place to place, from channel to channel */
@@ -194,7 +189,7 @@ typedef struct dw_plan {
 } dw_plan;
 dw_plan TT_SIMD(lanes_dw_plan)(const tt_conv *c);
 size_t TT_SIMD(lanes_dw_scratch)(const tt_conv *c, const dw_plan *p);
-/* Channels [first, last) of dw, over all slices. dy is masked. */
+/* Over all slices. dy is masked. */
 void TT_SIMD(lanes_dw)(const tt_conv *c, const tt_conv_args *a, const dw_plan *p, void *scratch);
 
 /* ---- VW x VW transposed ---- */
@@ -210,7 +205,7 @@ void TT_SIMD(lanes_dw)(const tt_conv *c, const tt_conv_args *a, const dw_plan *p
 #define LANES4(a, b, c, d) a, b, c, d
 #endif
 
-/* from[i] + j * VW ... r[j][i] = r[i][j]. Shuffles within quarters first, then of quarters, as the
+/* r[i][j] and r[j][i] change places. Shuffles within quarters first, then of quarters, as the
  * instruction sets have them. */
 __attribute__((unused)) LANES_SHUFFLE void transpose(vf r[VW])
 {
@@ -218,13 +213,13 @@ __attribute__((unused)) LANES_SHUFFLE void transpose(vf r[VW])
     const vi lo = {LANES4(0, VW, 1, VW + 1)}, hi = {LANES4(2, VW + 2, 3, VW + 3)};
     const vi lo2 = {LANES4(0, 1, VW, VW + 1)}, hi2 = {LANES4(2, 3, VW + 2, VW + 3)};
 
-    FULLY(8) for (int i = 0; i < VW / 2; i++)
-    {
+#pragma GCC unroll ALL
+    for (int i = 0; i < VW / 2; i++) {
         t[2 * i] = __builtin_shuffle(r[2 * i], r[2 * i + 1], lo);
         t[2 * i + 1] = __builtin_shuffle(r[2 * i], r[2 * i + 1], hi);
     }
-    FULLY(4) for (int i = 0; i < VW / 4; i++)
-    {
+#pragma GCC unroll ALL
+    for (int i = 0; i < VW / 4; i++) {
         r[4 * i] = __builtin_shuffle(t[4 * i], t[4 * i + 2], lo2);
         r[4 * i + 1] = __builtin_shuffle(t[4 * i], t[4 * i + 2], hi2);
         r[4 * i + 2] = __builtin_shuffle(t[4 * i + 1], t[4 * i + 3], lo2);
@@ -234,15 +229,15 @@ __attribute__((unused)) LANES_SHUFFLE void transpose(vf r[VW])
     const vi even = {QUAD(0), QUAD(2), QUAD(4), QUAD(6)},
              odd = {QUAD(1), QUAD(3), QUAD(5), QUAD(7)};
 
-    FULLY(4) for (int i = 0; i < 4; i++)
-    {
+#pragma GCC unroll ALL
+    for (int i = 0; i < 4; i++) {
         t[i] = __builtin_shuffle(r[i], r[i + 4], even);
         t[i + 4] = __builtin_shuffle(r[i], r[i + 4], odd);
         t[i + 8] = __builtin_shuffle(r[i + 8], r[i + 12], even);
         t[i + 12] = __builtin_shuffle(r[i + 8], r[i + 12], odd);
     }
-    FULLY(4) for (int i = 0; i < 4; i++)
-    {
+#pragma GCC unroll ALL
+    for (int i = 0; i < 4; i++) {
         r[i] = __builtin_shuffle(t[i], t[i + 8], even);
         r[i + 8] = __builtin_shuffle(t[i], t[i + 8], odd);
         r[i + 4] = __builtin_shuffle(t[i + 4], t[i + 12], even);
@@ -251,8 +246,8 @@ __attribute__((unused)) LANES_SHUFFLE void transpose(vf r[VW])
 #elif defined(TT_256)
     const vi low = {QUAD(0), QUAD(2)}, high = {QUAD(1), QUAD(3)};
 
-    FULLY(4) for (int i = 0; i < 4; i++)
-    {
+#pragma GCC unroll ALL
+    for (int i = 0; i < 4; i++) {
         t[i] = r[i];
         r[i] = __builtin_shuffle(t[i], r[i + 4], low);
         r[i + 4] = __builtin_shuffle(t[i], r[i + 4], high);

@@ -30,25 +30,27 @@ static ALWAYS_INLINE void multiply(const int m, const int n, sums sum, int depth
                                    ptrdiff_t b_col, ptrdiff_t b_step)
 {
     /* Not unrolled: gcc would mix the rounds and run out of registers. */
-    _Pragma("GCC unroll 1") for (int k = 0; k < depth; k++, a += a_step, b += b_step)
-    {
+#pragma GCC unroll 1
+    for (int k = 0; k < depth; k++, a += a_step, b += b_step) {
         vf v[DENSE_COLS];
 
-        FULLY(4) for (int j = 0; j < n; j++) v[j] = vload(b + j * b_col);
-        FULLY(6) for (int i = 0; i < m; i++)
-        {
+#pragma GCC unroll ALL
+        for (int j = 0; j < n; j++) v[j] = vload(b + j * b_col);
+#pragma GCC unroll ALL
+        for (int i = 0; i < m; i++) {
             vf s = vset1(a[i * a_row]);
 
-            FULLY(4) for (int j = 0; j < n; j++) sum[i][j] += s * v[j];
+#pragma GCC unroll ALL
+            for (int j = 0; j < n; j++) sum[i][j] += s * v[j];
         }
     }
 }
 
 #define EACH_TILE(X)                                                                               \
     X(1, 1)                                                                                        \
-    X(2, 1) X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2)        \
-        X(1, 3) X(2, 3) X(3, 3) X(4, 3) X(5, 3) X(6, 3) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4)    \
-            X(6, 4)
+    X(2, 1)                                                                                        \
+    X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2) X(1, 3)        \
+        X(2, 3) X(3, 3) X(4, 3) X(5, 3) X(6, 3) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
 
 /* ---- Forward and dx: m features of n slices ---- */
 typedef struct slice_job {
@@ -66,18 +68,24 @@ static ALWAYS_INLINE void slice_tile(const int m, const int n, const slice_job *
 {
     sums sum;
 
-    FULLY(6)
-    for (int i = 0; i < m; i++) FULLY(4) for (int j = 0; j < n; j++) sum[i][j] =
-        t->add    ? vload(t->y + j * t->y_col + i * VW)
-        : t->bias ? vset1(t->bias[i])
-                  : vzero();
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int j = 0; j < n; j++)
+            sum[i][j] = t->add    ? vload(t->y + j * t->y_col + i * VW)
+                        : t->bias ? vset1(t->bias[i])
+                                  : vzero();
+    }
     if (t->a_row)
         multiply(m, n, sum, t->depth, t->a, t->a_row, 1, t->b, t->b_col, VW);
     else
         multiply(m, n, sum, t->depth, t->a, 1, m, t->b, t->b_col, VW);
-    FULLY(6)
-    for (int i = 0; i < m; i++) FULLY(4) for (int j = 0; j < n; j++)
-        vstore(t->y + j * t->y_col + i * VW, t->relu ? vmax(vzero(), sum[i][j]) : sum[i][j]);
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int j = 0; j < n; j++)
+            vstore(t->y + j * t->y_col + i * VW, t->relu ? vmax(vzero(), sum[i][j]) : sum[i][j]);
+    }
 }
 
 static void slice_tile_of(int m, int n, const slice_job *t)
@@ -198,18 +206,25 @@ static ALWAYS_INLINE void grad_tile(const int m, const int n, const grad_job *t)
     sums sum;
     const float *g = t->g, *x = t->x;
 
-    FULLY(6) for (int i = 0; i < m; i++) FULLY(4) for (int j = 0; j < n; j++) sum[i][j] = vzero();
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int j = 0; j < n; j++) sum[i][j] = vzero();
+    }
     for (int64_t s = 0; s < t->slices; s++, g += t->g_step, x += n * VW * VW)
         multiply(m, n, sum, VW, g, VW, 1, x, VW, n * VW);
-    FULLY(6) for (int i = 0; i < m; i++) FULLY(4) for (int j = 0; j < n; j++)
-    {
-        float *p = t->dw + i * t->row + j * VW;
-        const int cols = t->cols - j * VW;
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int j = 0; j < n; j++) {
+            float *p = t->dw + i * t->row + j * VW;
+            const int cols = t->cols - j * VW;
 
-        if (cols >= VW)
-            vstore(p, t->add ? sum[i][j] + vload(p) : sum[i][j]);
-        else
-            vstore_part(p, t->add ? sum[i][j] + vload_part(p, cols) : sum[i][j], cols);
+            if (cols >= VW)
+                vstore(p, t->add ? sum[i][j] + vload(p) : sum[i][j]);
+            else
+                vstore_part(p, t->add ? sum[i][j] + vload_part(p, cols) : sum[i][j], cols);
+        }
     }
 }
 
@@ -235,9 +250,11 @@ static void transpose_features(const tt_conv_args *a, int in, int f, int cols, i
             const int here = cols - j * VW;
             vf r[VW];
 
-            FULLY(16) for (int k = 0; k < VW; k++) r[k] = k < here ? vload(x + k * VW) : vzero();
+#pragma GCC unroll ALL
+            for (int k = 0; k < VW; k++) r[k] = k < here ? vload(x + k * VW) : vzero();
             transpose(r);
-            FULLY(16) for (int k = 0; k < VW; k++) vstore(to + (k * n + j) * VW, r[k]);
+#pragma GCC unroll ALL
+            for (int k = 0; k < VW; k++) vstore(to + (k * n + j) * VW, r[k]);
         }
 }
 

@@ -89,29 +89,36 @@ static ALWAYS_INLINE void grad_tile(const int m, const int n, const grad_job *j)
     vf sum[GRAD_ROWS][GRAD_TAPS];
     const float *p[GRAD_TAPS], *g = j->g;
 
-    FULLY(4)
-    for (int i = 0; i < m; i++) FULLY(6) for (int k = 0; k < n; k++) sum[i][k] =
-        vload(j->sums + i * j->stride + k * VW);
-    FULLY(6) for (int k = 0; k < n; k++) p[k] = j->x + j->off[k];
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int k = 0; k < n; k++) sum[i][k] = vload(j->sums + i * j->stride + k * VW);
+    }
+#pragma GCC unroll ALL
+    for (int k = 0; k < n; k++) p[k] = j->x + j->off[k];
     for (int y = 0; y < j->rows; y++) {
         ptrdiff_t at = y * j->x_row;
 
         for (ptrdiff_t x = 0; x < (ptrdiff_t)j->cols * VW; x += VW, at += j->x_step) {
             vf s[GRAD_ROWS];
 
-            FULLY(4) for (int i = 0; i < m; i++) s[i] = vload(g + i * j->g_plane + x);
-            FULLY(6) for (int k = 0; k < n; k++)
-            {
+#pragma GCC unroll ALL
+            for (int i = 0; i < m; i++) s[i] = vload(g + i * j->g_plane + x);
+#pragma GCC unroll ALL
+            for (int k = 0; k < n; k++) {
                 vf v = vload(p[k] + at);
 
-                FULLY(4) for (int i = 0; i < m; i++) sum[i][k] += s[i] * v;
+#pragma GCC unroll ALL
+                for (int i = 0; i < m; i++) sum[i][k] += s[i] * v;
             }
         }
         g += j->g_row;
     }
-    FULLY(4)
-    for (int i = 0; i < m; i++) FULLY(6) for (int k = 0; k < n; k++)
-        vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int k = 0; k < n; k++) vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
+    }
 }
 
 static void grad_tile_of(int m, int n, const grad_job *j)
@@ -205,9 +212,11 @@ static ALWAYS_INLINE void split_block(const float *from, ptrdiff_t step, const i
 {
     vf r[VW];
 
-    FULLY(16) for (int k = 0; k < VW; k++) r[k] = k < count ? vload(from + k * step) : vzero();
+#pragma GCC unroll ALL
+    for (int k = 0; k < VW; k++) r[k] = k < count ? vload(from + k * step) : vzero();
     transpose(r);
-    FULLY(16) for (int k = 0; k < VW; k++) vstore(to + k * row, r[k]);
+#pragma GCC unroll ALL
+    for (int k = 0; k < VW; k++) vstore(to + k * row, r[k]);
 }
 
 /* A slice's input, [c][h][w][VW], as [VW][h][w][c], each sample with its padding. Zeros for missing
@@ -261,22 +270,27 @@ static ALWAYS_INLINE void run_tile(const int m, const int n, const run_job *j)
     const uint8_t *pick = j->pick;
     const int32_t *place = j->place, *end = place + j->places, *shift = j->shift;
 
-    FULLY(7)
-    for (int i = 0; i < m; i++) FULLY(14) for (int k = 0; k < n; k++) sum[i][k] =
-        vload(j->sums + i * j->stride + k * VW);
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int k = 0; k < n; k++) sum[i][k] = vload(j->sums + i * j->stride + k * VW);
+    }
     for (; place < end; place++, g += VW, pick += VW) {
         const float *p = x + (*place + shift[*pick]);
         vf s = vset1(*g);
 
-        FULLY(7) for (int i = 0; i < m; i++, p += row)
-        {
+#pragma GCC unroll ALL
+        for (int i = 0; i < m; i++, p += row) {
             __asm__("" : "+r"(p)); /* or gcc computes the address of each vector by itself */
-            FULLY(14) for (int k = 0; k < n; k++) sum[i][k] += s * vload(p + k * VW);
+#pragma GCC unroll ALL
+            for (int k = 0; k < n; k++) sum[i][k] += s * vload(p + k * VW);
         }
     }
-    FULLY(7)
-    for (int i = 0; i < m; i++) FULLY(14) for (int k = 0; k < n; k++)
-        vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int k = 0; k < n; k++) vstore(j->sums + i * j->stride + k * VW, sum[i][k]);
+    }
 }
 
 static void run_tile_of(int m, int n, const run_job *j)
@@ -288,8 +302,9 @@ static void run_tile_of(int m, int n, const run_job *j)
         break;
 #define TILES(m_)                                                                                  \
     TILE(m_, 1)                                                                                    \
-    TILE(m_, 2) TILE(m_, 3) TILE(m_, 4) TILE(m_, 5) TILE(m_, 6) TILE(m_, 7) TILE(m_, 8)            \
-        TILE(m_, 9) TILE(m_, 10) TILE(m_, 11) TILE(m_, 12) TILE(m_, 13) TILE(m_, 14)
+    TILE(m_, 2)                                                                                    \
+    TILE(m_, 3) TILE(m_, 4) TILE(m_, 5) TILE(m_, 6) TILE(m_, 7) TILE(m_, 8) TILE(m_, 9)            \
+        TILE(m_, 10) TILE(m_, 11) TILE(m_, 12) TILE(m_, 13) TILE(m_, 14)
         TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7)
 #undef TILES
 #undef TILE

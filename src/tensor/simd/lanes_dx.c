@@ -138,9 +138,12 @@ static ALWAYS_INLINE void patch_tile(const int m, const int n, const row_job *r,
     const float *x = r->x + place * 2 * VW;
     float *y = r->y + place * r->y_step;
 
-    FULLY(10)
-    for (int i = 0; i < m; i++) FULLY(2) for (int j = 0; j < n; j++) sum[i][j] =
-        r->add ? vload(y + i * r->y_stride + j * r->y_step) : vzero();
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int j = 0; j < n; j++)
+            sum[i][j] = r->add ? vload(y + i * r->y_stride + j * r->y_step) : vzero();
+    }
     for (int k = 0; k < r->rows; k++) {
         const ptrdiff_t skip = ((ptrdiff_t)k * r->cols + t.first) * r->depth;
         const int32_t *off = r->off + skip, *end = off + (t.last - t.first) * r->depth;
@@ -151,19 +154,23 @@ static ALWAYS_INLINE void patch_tile(const int m, const int n, const row_job *r,
             vf g[2];
             vi pick[2];
 
-            FULLY(2) for (int j = 0; j < n; j++)
-            {
+#pragma GCC unroll ALL
+            for (int j = 0; j < n; j++) {
                 g[j] = vload(p + j * 2 * VW);
                 pick[j] = (vi)vload(p + j * 2 * VW + VW);
             }
-            FULLY(10)
-            for (int i = 0; i < m; i++) FULLY(2) for (int j = 0; j < n; j++) sum[i][j] +=
-                choose(w + i * 4, pick[j]) * g[j];
+#pragma GCC unroll ALL
+            for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+                for (int j = 0; j < n; j++) sum[i][j] += choose(w + i * 4, pick[j]) * g[j];
+            }
         }
     }
-    FULLY(10)
-    for (int i = 0; i < m; i++) FULLY(2) for (int j = 0; j < n; j++)
-        vstore(y + i * r->y_stride + j * r->y_step, sum[i][j]);
+#pragma GCC unroll ALL
+    for (int i = 0; i < m; i++) {
+#pragma GCC unroll ALL
+        for (int j = 0; j < n; j++) vstore(y + i * r->y_stride + j * r->y_step, sum[i][j]);
+    }
 }
 
 static ALWAYS_INLINE void patch_row(const int m, const row_job *r)

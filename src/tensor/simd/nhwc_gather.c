@@ -101,11 +101,17 @@ static ALWAYS_INLINE void tile(int m, int nv, const pixel *p, const job *t)
     EACH(i, m) EACH(j, nv) vstore_n(p[i].out + at + j * VW, acc[i][j], LANES(j, nv, t->last));
 }
 
-typedef void tile_fn(const pixel *p, const job *t);
+/* `count` tiles, one behind the other. */
+typedef void tile_fn(const pixel *p, int count, const job *t, ahead *input, ahead *weights);
 #define TILE(m, nv)                                                                                \
-    static void tile_##m##x##nv(const pixel *p, const job *t)                                      \
+    static void tile_##m##x##nv(const pixel *p, int count, const job *t, ahead *input,             \
+                                ahead *weights)                                                    \
     {                                                                                              \
-        tile(m, nv, p, t);                                                                         \
+        for (; count > 0; count--, p += m) {                                                       \
+            ahead_fetch(input);                                                                    \
+            ahead_fetch(weights);                                                                  \
+            tile(m, nv, p, t);                                                                     \
+        }                                                                                          \
     }
 #define TILES(nv) TILE(1, nv) TILE(2, nv) TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv)
 #define NAMES(nv)                                                                                  \
@@ -275,16 +281,16 @@ static int runs_list(const gather *g, const plan *p, const class *c, int first, 
     return count;
 }
 
+/* Tiles of the most pixels first, then those of one less. */
 static void class_tiles(plan *p, const class *c, int nv, const job *t)
 {
-    int parts = ceil_div(c->count, TILE_M);
+    int parts = ceil_div(c->count, TILE_M), m = ceil_div(c->count, parts);
+    int larger = c->count - (m - 1) * parts;
+    const pixel *q = p->pixels + c->first;
 
-    for (int i = 0; i < parts; i++) {
-        int at = part_start(c->count, parts, i), m = part_start(c->count, parts, i + 1) - at;
-        ahead_fetch(&p->input);
-        ahead_fetch(&p->weights);
-        tiles[nv - 1][m - 1](p->pixels + c->first + at, t);
-    }
+    tiles[nv - 1][m - 1](q, larger, t, &p->input, &p->weights);
+    if (larger < parts)
+        tiles[nv - 1][m - 2](q + larger * m, parts - larger, t, &p->input, &p->weights);
 }
 
 /* Pixels that no tap reaches. */

@@ -8,7 +8,8 @@
  * padding would meet.
  *
  * Sums are kept in the order (panel, o, tap, panel's channels) and put into (o, c, kh, kw) at the
- * end; with one tap both are the same and dw itself takes the sums.
+ * end; with one tap both are the same and dw itself takes the sums. With one tap, no padding and
+ * few input channels, dy is read where it is.
  *
  * With fewer input channels than a vector holds, the tile is turned: its rows are kernel taps and
  * input channels, spread out as one row for each pixel (padding as zeros), and its vectors are
@@ -102,7 +103,7 @@ static void plan_cut(const weight *d, plan *p, cutter *c)
 {
     const tt_window *w = d->win;
     int area = w->oh * w->ow, fit = BLOCK_PIXELS;
-    size_t pixels;
+    size_t pixels, sums;
 
     p->per = w->c / w->groups, p->outs = w->o / w->groups, p->taps = w->kh * w->kw;
     p->flat = p->taps == 1 && p->per <= FLAT_MOST && !w->ph && !w->pw &&
@@ -124,10 +125,8 @@ static void plan_cut(const weight *d, plan *p, cutter *c)
     } else {
         p->x = cut(c, (size_t)p->in_rows * w->sw * p->columns * p->images * PANEL * sizeof(float));
         p->dy = cut(c, (pixels * TILE_M + OVERRUN) * p->tiles * sizeof(float));
-        p->sum =
-            p->taps == 1
-                ? NULL
-                : cut(c, (size_t)p->outs * p->taps * ceil_div(p->per, VW) * VW * sizeof(float));
+        sums = p->taps > 1 ? (size_t)p->outs * p->taps * ceil_div(p->per, VW) * VW : 0;
+        p->sum = sums ? cut(c, sums * sizeof(float)) : NULL;
     }
 }
 
@@ -279,6 +278,22 @@ static void valid(int off, int stride, int len, int *from, int *to)
     if (*to < *from) *to = *from;
 }
 
+/* All tiles of one panel and tap: `rows` rows, in tiles of the most rows and then of one less. Tile
+ * i from row r on reads `a` at i * tile_step + r * row_step. */
+static void tiles_sum(plan *p, int rows, int nv, const float *a, size_t tile_step, size_t row_step,
+                      const float *b, const walk *k, float *sum)
+{
+    int m = ceil_div(rows, p->tiles), larger = rows - (m - 1) * p->tiles;
+
+    for (int i = 0; i < p->tiles; i++) {
+        if (i == larger) m--;
+        ahead_fetch(&p->next_x);
+        ahead_fetch(&p->next_dy);
+        tiles[nv - 1][m - 1](a, b, k, sum);
+        a += tile_step + m * row_step, sum += m * k->sum_step;
+    }
+}
+
 /* All taps of one panel, whose channels start at c. */
 static void panel_sum(const weight *d, plan *p, const block *b, int c, bool load, float *dw)
 {
@@ -310,12 +325,7 @@ static void panel_sum(const weight *d, plan *p, const block *b, int c, bool load
             if (t.a_row == (ptrdiff_t)t.len * TILE_M && t.b_row == t.len * t.b_step)
                 t.len *= t.rows, t.rows = 1;
         }
-        for (int i = 0; i < p->tiles; i++) {
-            int o = part_start(p->outs, p->tiles, i), m = part_start(p->outs, p->tiles, i + 1) - o;
-            ahead_fetch(&p->next_x);
-            ahead_fetch(&p->next_dy);
-            tiles[nv - 1][m - 1](dy + i * stream, x, &t, sum + o * t.sum_step);
-        }
+        tiles_sum(p, p->outs, nv, dy, stream, 0, x, &t, sum);
     }
 }
 
@@ -333,12 +343,7 @@ static void flat_sum(const weight *d, plan *p, const block *b, int group, int c,
               .load = load,
               .last = width - (nv - 1) * VW};
 
-    for (int i = 0; i < p->tiles; i++) {
-        int o = part_start(p->outs, p->tiles, i), m = part_start(p->outs, p->tiles, i + 1) - o;
-        ahead_fetch(&p->next_x);
-        ahead_fetch(&p->next_dy);
-        tiles[nv - 1][m - 1](dy + o, p->x, &k, dw + (size_t)o * p->per + c);
-    }
+    tiles_sum(p, p->outs, nv, dy, 0, 1, p->x, &k, dw + c);
 }
 
 static void spread_sum(const weight *d, plan *p, const block *b, int group, bool load)
@@ -360,13 +365,7 @@ static void spread_sum(const weight *d, plan *p, const block *b, int group, bool
             lanes_pack(from, w->o, k.len, width, p->dy);
             from = p->dy, k.b_step = nv * VW;
         }
-        for (int i = 0; i < p->tiles; i++) {
-            int r = part_start(p->taps_wide, p->tiles, i);
-            int m = part_start(p->taps_wide, p->tiles, i + 1) - r;
-            ahead_fetch(&p->next_x);
-            ahead_fetch(&p->next_dy);
-            tiles[nv - 1][m - 1](p->x + r, from, &k, p->sum + r * k.sum_step + o);
-        }
+        tiles_sum(p, p->taps_wide, nv, p->x, 0, 1, from, &k, p->sum + o);
     }
 }
 
@@ -379,9 +378,10 @@ static void ahead_plan(const weight *d, plan *p, const block *b, bool last)
                         (p->spread ? ceil_div(p->outs, PANEL) : p->taps * ceil_div(p->per, PANEL));
     size_t x_size = in * b->images * (b->y1 - b->y0) / w->oh;
     size_t dy_size = out * b->images * (b->y1 - b->y0) / w->oh;
+    bool skips = w->kh < w->sh || w->kw < w->sw; /* then most of x is never read */
 
-    ahead_set(&p->next_x, d->x + b->n0 * in + in * b->y0 / w->oh + x_size, last ? 0 : x_size,
-              tile_count);
+    ahead_set(&p->next_x, d->x + b->n0 * in + in * b->y0 / w->oh + x_size,
+              last || skips ? 0 : x_size, tile_count);
     ahead_set(&p->next_dy, d->dy + b->n0 * out + out * b->y0 / w->oh + dy_size, last ? 0 : dy_size,
               tile_count);
 }

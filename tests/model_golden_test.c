@@ -1,0 +1,217 @@
+/* Whole models against PyTorch: losses over ten steps of SGD with momentum, the gradients of the first,
+ * and running statistics, for every table of kernels this CPU runs and for grains small and large.
+ *
+ * Sampled elements are scaled up to a norm, so a tensor of which 64 elements in a million are known is
+ * held to the same tolerance as one that is known whole. */
+#include "golden.h"
+#include "model/model.h"
+
+typedef struct net {
+    const golden *g;
+    tt_tree *tree;
+    tt_model *m;
+    tt_run *r;
+    const tt_param *params;
+    int param_count;
+    int64_t size;
+    float *w, *grad, *velocity, *x;
+    int32_t *label;
+    uint64_t *place;
+    char what[96];
+} net;
+
+static float *floats(int64_t n)
+{
+    float *p = tt_block_alloc((size_t)n * sizeof *p);
+    EXPECT(p != NULL);
+    return p;
+}
+
+/* `model` is the text of a model's map; NULL: that of the example with the golden's name. */
+static void net_open(net *n, const golden *g, const char *model, const tt_kernels *k, int samples)
+{
+    tt_model_opts o = {.kernels = k, .samples = samples};
+    tt_node *map;
+    char path[128];
+
+    *n = (net){.g = g};
+    snprintf(n->what, sizeof n->what, "%s kernels for grains of %d", k->name, samples);
+    snprintf(path, sizeof path, "examples/%s.yaml", g->name);
+    if (model) EXPECT_OK(tt_tree_parse(g->name, model, strlen(model), &n->tree));
+    else EXPECT_OK(tt_tree_load(tt_test_source(path), &n->tree));
+    map = model ? tt_tree_root(n->tree) : tt_tree_get(n->tree, "model");
+    EXPECT_OK(tt_model_open(map, &o, &n->m));
+    EXPECT_INT(g->features, tt_shape_count(tt_model_input(n->m)));
+    EXPECT_INT(g->classes, tt_model_wants(n->m).classes);
+    n->params = tt_model_params(n->m, &n->param_count);
+    EXPECT_INT(g->tensor_count, n->param_count);
+    n->size = tt_model_size(n->m);
+    n->w = floats(n->size);
+    n->grad = floats(n->size);
+    n->velocity = floats(n->size);
+    n->x = floats(g->batch * g->features);
+    n->label = calloc((size_t)g->batch, sizeof *n->label);
+    n->place = calloc((size_t)g->batch, 2 * sizeof *n->place);
+    golden_weights(n->params, n->param_count, n->w);
+    tt_model_bind(n->m, n->w);
+    EXPECT_OK(tt_run_open(n->m, g->batch, true, &n->r));
+}
+
+static void net_close(net *n)
+{
+    tt_run_close(n->r);
+    tt_model_close(n->m);
+    tt_tree_close(n->tree);
+    tt_block_free(n->w, (size_t)n->size * sizeof(float));
+    tt_block_free(n->grad, (size_t)n->size * sizeof(float));
+    tt_block_free(n->velocity, (size_t)n->size * sizeof(float));
+    tt_block_free(n->x, (size_t)(n->g->batch * n->g->features) * sizeof(float));
+    free(n->label);
+    free(n->place);
+}
+
+/* The mean loss of a step's batch, worked through in grains of at most `grain` samples. */
+static double pass(net *n, tt_pass kind, int step, int grain)
+{
+    const golden *g = n->g;
+    double loss = 0, weight = 0;
+
+    golden_batch(g, step, n->x, n->label);
+    tt_model_refresh(n->m, 0, 1);
+    for (int first = 0; first < g->batch; first += grain) {
+        tt_batch whole = {.n = g->batch, .x = n->x, .label = n->label, .place = n->place}, part;
+        tt_yield y;
+        part = tt_batch_cut(&whole, first, first + grain < g->batch ? grain : g->batch - first,
+                            g->features, 0);
+        tt_run_begin(n->r, kind, &part, n->grad, first > 0, 1);
+        do tt_run_advance(n->r, &y);
+        while (y.kind != TT_PASS_DONE);
+        loss += tt_run_result(n->r)->loss;
+        weight += tt_run_result(n->r)->weight;
+    }
+    EXPECT_NEAR(g->batch, weight, 0);
+    return loss / weight;
+}
+
+/* Sums become what PyTorch calls gradients: of the mean. */
+static void normalise(net *n)
+{
+    for (int64_t i = 0; i < n->size; i++) n->grad[i] /= (float)n->g->batch;
+}
+
+static void update(net *n)
+{
+    for (int k = 0; k < n->param_count; k++) {
+        const tt_param *p = &n->params[k];
+        for (int64_t i = p->at; i < p->at + p->n; i++) {
+            if (p->role == TT_STAT) {
+                n->w[i] = (1 - p->momentum) * n->w[i] + p->momentum * n->grad[i];
+                continue;
+            }
+            n->velocity[i] = (float)n->g->momentum * n->velocity[i] + n->grad[i];
+            n->w[i] -= (float)n->g->lr * n->velocity[i];
+        }
+    }
+}
+
+static const tt_param *param_of(const net *n, const char *name)
+{
+    for (int k = 0; k < n->param_count; k++)
+        if (!strcmp(n->params[k].name, name)) return &n->params[k];
+    FAIL("%s has no parameter '%s', but PyTorch's has", n->g->name, name);
+}
+
+static void check_tensors(net *n, bool stats, double tolerance)
+{
+    for (int k = 0; k < n->g->tensor_count; k++) {
+        const golden_tensor *t = &n->g->tensor[k];
+        const tt_param *p = param_of(n, t->name);
+        EXPECT_INT(t->n, p->n);
+        EXPECT_INT(t->stat, p->role == TT_STAT);
+        if (t->stat == stats)
+            golden_check(n->g, t, (stats ? n->w : n->grad) + p->at, tolerance, n->what);
+    }
+}
+
+typedef struct limits { double loss, grad, stat; } limits;
+
+static void check_loss(const net *n, const char *which, double want, double have, double tolerance)
+{
+    if (!(fabs(want - have) <= tolerance * want))
+        FAIL("%s, %s: %s is %.8f, in PyTorch %.8f", n->g->name, n->what, which, have, want);
+}
+
+/* `same`: every step on the first batch, and an evaluation behind them. */
+static void train(net *n, int steps, bool same, int grain, limits l)
+{
+    char which[32];
+
+    for (int t = 0; t < steps; t++) {
+        double loss = pass(n, TT_PASS_TRAIN, same ? 0 : t, grain);
+        normalise(n);
+        snprintf(which, sizeof which, "loss of step %d", t);
+        check_loss(n, which, same ? n->g->same[t] : n->g->loss[t], loss, t ? l.loss : 1e-5);
+        if (!t) check_tensors(n, false, l.grad);
+        update(n);
+        if (!t) check_tensors(n, true, l.stat);
+    }
+    if (same) check_loss(n, "evaluation", n->g->eval, pass(n, TT_PASS_EVAL, 0, grain), l.loss);
+}
+
+TT_TEST(golden, mnist_cnn_trains_as_in_pytorch)
+{
+    static const int grains[] = {64, 23}, samples[] = {1, 64};
+    const limits l = {1e-4, 1e-4, 0};
+    const tt_kernels *const *all;
+    int tables = tt_kernels_all(&all);
+    golden g;
+
+    golden_load("mnist-cnn", &g);
+    for (int i = 0; i < tables * 8; i++) { /* all combinations */
+        net n;
+        net_open(&n, &g, NULL, all[i / 8], samples[i / 4 % 2]);
+        train(&n, GOLDEN_STEPS, i % 2, grains[i / 2 % 2], l);
+        net_close(&n);
+    }
+    golden_free(&g);
+}
+
+/* Bottlenecks, the strided stem with its padded pool, and few channels: lanes all the way if grains are large. */
+TT_TEST(golden, narrow_resnet50_trains_as_in_pytorch)
+{
+    static const char model[] = "input: [3, 64, 64]\nlayers: [resnet: {depth: 50, classes: 10, width: 8}]\n"
+                                "loss: softmax_cross_entropy\n";
+    const limits l = {1e-4, 2e-4, 1e-5};
+    const tt_kernels *const *all;
+    int tables = tt_kernels_all(&all);
+    golden g;
+
+    golden_load("resnet50-narrow", &g);
+    for (int i = 0; i < tables * 2; i++) {
+        net n;
+        net_open(&n, &g, model, all[i / 2], i % 2 ? 1 : 16);
+        train(&n, GOLDEN_STEPS, i % 2, g.batch, l);
+        net_close(&n);
+    }
+    golden_free(&g);
+}
+
+/* At full width ten steps take their time, so all tables but the best make one. */
+TT_TEST(golden, resnet18_trains_as_in_pytorch)
+{
+    static const char model[] = "input: [3, 32, 32]\nlayers: [resnet: {depth: 18, classes: 10, stem: cifar}]\n"
+                                "loss: softmax_cross_entropy\n";
+    const limits l = {1e-4, 2e-4, 1e-5};
+    const tt_kernels *const *all;
+    int tables = tt_kernels_all(&all);
+    golden g;
+
+    golden_load("resnet18", &g);
+    for (int i = 0; i < tables; i++) {
+        net n;
+        net_open(&n, &g, model, all[i], i % 2 ? 1 : 64);
+        train(&n, i ? 1 : GOLDEN_STEPS, false, g.batch, l);
+        net_close(&n);
+    }
+    golden_free(&g);
+}
