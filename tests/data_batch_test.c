@@ -55,7 +55,7 @@ TT_TEST(data_order, steps_that_cross_passes_have_one_size)
 TT_TEST(data_fill, a_step_is_the_sum_of_its_grains)
 {
     tt_data_want want = wants(3, 2, 9, 8, 10, 0);
-    tt_order order = {.count = 103, .batch = 24, .by_pass = true, .shuffle = true, .seed = 5};
+    tt_order order = {.count = 103, .batch = 24, .by_pass = true, .shuffle = true, .augment = true, .seed = 5};
     tt_batch full, grain;
     opened o;
 
@@ -107,7 +107,7 @@ TT_TEST(data_fill, augmentation_is_a_shifted_and_mirrored_image)
     int dim[] = {1, 4, 4}, flips = 0;
     bool shift_seen[3][3] = {{false}};
     tt_data_want want = wants(3, 1, 4, 4, 0, 0);
-    tt_order order = {.count = 1, .batch = 1, .by_pass = true, .seed = 1};
+    tt_order order = {.count = 1, .batch = 1, .by_pass = true, .augment = true, .seed = 1};
     tt_batch b;
     opened o;
 
@@ -135,32 +135,11 @@ TT_TEST(data_fill, augmentation_is_a_shifted_and_mirrored_image)
     }
     for (int i = 0; i < 9; i++) EXPECT(shift_seen[i / 3][i % 3]);
     EXPECT(flips > 60 && flips < 140);
-    EXPECT_OK(tt_data_fill(o.data, TT_VAL, &order, 3, 0, 1, &b)); /* validation is left alone */
+    order.augment = false;
+    EXPECT_OK(tt_data_fill(o.data, TT_VAL, &order, 3, 0, 1, &b));
     for (int i = 0; i < 16; i++) EXPECT(b.x[i] == (float)pixel[i]);
     tt_batch_close(&b, 1, 16, 0);
     shut(&o);
-}
-
-TT_TEST(data_fill, an_autoencoder_gets_the_plain_image_as_target)
-{
-    tt_data_want want = wants(3, 2, 9, 8, 0, 0);
-    whole plain, both;
-    opened o, p;
-
-    want.target_is_input = true;
-    EXPECT_OK(open_text(images, want, &o));
-    EXPECT_OK(open_text("train: {format: synth, kind: images, count: 103}\n"
-                        "normalize: {mean: [0.5, 0.4], std: [0.2, 0.3]}\n",
-                        want, &p));
-    both = take_all(o.data, TT_TRAIN, want);
-    plain = take_all(p.data, TT_TRAIN, want);
-    EXPECT(!memcmp(plain.b.x, plain.b.target, 103 * 144 * 4));
-    EXPECT(!memcmp(plain.b.x, both.b.target, 103 * 144 * 4));
-    EXPECT(memcmp(plain.b.x, both.b.x, 103 * 144 * 4) != 0);
-    free_all(&both);
-    free_all(&plain);
-    shut(&o);
-    shut(&p);
 }
 
 TT_TEST(data_fill, normalisation_is_per_channel_and_auto_finds_it)
@@ -257,7 +236,6 @@ TT_TEST(data_split, hidden_labels_are_an_exact_fraction_of_training_alone)
     free_all(&t);
     shut(&o);
     want.classes = 0;
-    want.target_is_input = true;
     EXPECT_REFUSED(TT_EINVAL, "no labels that could be hidden",
                    "train: {format: synth, count: 20}\nunlabelled: 0.5", want);
 }
@@ -265,7 +243,7 @@ TT_TEST(data_split, hidden_labels_are_an_exact_fraction_of_training_alone)
 TT_TEST(data_feed, threads_hand_out_what_inline_does)
 {
     tt_data_want want = wants(3, 2, 9, 8, 10, 0);
-    tt_order order = {.count = 103, .batch = 16, .by_pass = true, .shuffle = true, .seed = 5};
+    tt_order order = {.count = 103, .batch = 16, .by_pass = true, .shuffle = true, .augment = true, .seed = 5};
     tt_feed *inline_feed, *feed;
     const tt_batch *a, *b;
     opened o;
@@ -388,7 +366,7 @@ TT_TEST(data_open, wrong_jobs_are_refused_with_their_line)
 TT_TEST(data_speed, bytes_become_floats_at_memory_speed)
 {
     tt_data_want want = wants(3, 1, 28, 28, 10, 0);
-    tt_order order = {.count = 60000, .batch = 1000, .shuffle = true, .seed = 5};
+    tt_order order = {.count = 60000, .batch = 1000, .shuffle = true, .augment = true, .seed = 5};
     double best = 1e9;
     tt_batch b;
     opened o;

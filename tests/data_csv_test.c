@@ -53,7 +53,6 @@ TT_TEST(data_csv, quotes_comments_and_a_byte_order_mark)
     float x[] = {1, 0, 0, 2, 1, 0, 3, 0, 1};
     tt_data_want want = wants_vector(3, 0, 0);
 
-    want.target_is_input = true;
     write_text("a.csv", "\xef\xbb\xbf"
                         "\"the \"\"n\"\"\",text\n| a comment, with a comma\n1,?\n\n"
                         "\"2\" ,\"a, \"\"b\"\"\"\n3,\"line\nbreak\"\n");
@@ -96,7 +95,6 @@ TT_TEST(data_csv, given_vocabularies_fix_the_order_and_hashes_bound_it)
                 "{index: 0, type: category, vocabulary: [b, a]}, {index: 1, type: label, "
                 "vocabulary: [2, 1]}]}",
                 want, TT_TRAIN, x, label, NULL);
-    hashed.target_is_input = true;
     EXPECT_OK(open_text("dir: .\ntrain: {format: csv, file: a.csv, columns: [{index: 0, type: "
                         "category, hash: 16}]}",
                         hashed, &o));
@@ -161,7 +159,6 @@ TT_TEST(data_csv, columns_are_normalised_by_the_training_set)
                       "true}, {index: 1}]}\n"
                       "val: {file: v.csv}";
 
-    want.target_is_input = true;
     write_text("t.csv", "2,10\n4,20\n");
     write_text("v.csv", "6,5\n");
     expect_rows(job, want, TT_TRAIN, train, NULL, train);

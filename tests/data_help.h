@@ -60,9 +60,9 @@ static inline whole take_all(const tt_data *d, tt_split split, tt_data_want want
 {
     whole w = {.features = tt_shape_count(want.input)};
     int64_t n = tt_data_count(d, split);
-    tt_order o = {.count = n, .batch = n, .by_pass = true};
+    tt_order o = {.count = n, .batch = n, .by_pass = true, .augment = true};
 
-    w.targets = want.target_is_input ? w.features : want.targets;
+    w.targets = want.targets;
     EXPECT_OK(tt_batch_open((int)n, w.features, want.classes > 0, w.targets, &w.b));
     EXPECT_OK(tt_data_fill(d, split, &o, 0, 0, (int)n, &w.b));
     return w;

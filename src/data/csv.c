@@ -628,7 +628,7 @@ static tt_err decode(tt_source *s, tt_node *map, const csv_keys *k, const tt_sou
 {
     const char *nul = size ? memchr(text, 0, size) : NULL;
     tt_schema *m = tt_arena_take(s->arena, sizeof *m, sizeof(void *));
-    bool as_target = c->want->classes <= 0 && c->want->targets == 1 && !c->want->target_is_input;
+    bool as_target = c->want->classes <= 0 && c->want->targets == 1;
     tt_csv r = {0}, again = {0};
     int64_t rows;
     tt_err err;

@@ -150,6 +150,12 @@ static tt_err read_normalize(const tt_data *d, tt_node *n, moments *m)
     return TT_OK;
 }
 
+/* Going over all samples takes a while: only where a number is not given. */
+static bool wants_stats(const tt_node *n)
+{
+    return n->kind != TT_MAP || says(tt_node_get(n, "mean"), "auto") || says(tt_node_get(n, "std"), "auto");
+}
+
 static tt_err set_values(tt_data *d, tt_node *map, const data_keys *k)
 {
     size_t bytes = (size_t)d->channels * sizeof(double);
@@ -167,7 +173,7 @@ static tt_err set_values(tt_data *d, tt_node *map, const data_keys *k)
     if (normalize && standardise)
         return tt_node_fail(k->normalize,
                             "columns have a normalize of their own; give one of the two");
-    if (normalize || standardise) {
+    if (standardise || (normalize && wants_stats(k->normalize))) {
         tt_data_stats(d, m.mean, m.std);
         for (int64_t c = 0; c < d->channels; c++) m.mean[c] *= scale, m.std[c] *= fabs(scale);
     }
@@ -326,7 +332,7 @@ tt_err tt_data_open(tt_node *map, const tt_data_want *want, uint64_t seed, tt_da
     set_geometry(d);
     if ((err = set_values(d, map, &k))) goto out;
     if (k.augment && (err = read_augment(d, k.augment))) goto out;
-    if (k.unlabelled > 0 && (want->target_is_input || (want->classes <= 0 && want->targets <= 0))) {
+    if (k.unlabelled > 0 && want->classes <= 0 && want->targets <= 0) {
         err = tt_node_fail(tt_node_get(map, "unlabelled"),
                            "the loss uses no labels that could be hidden");
         goto out;
@@ -352,7 +358,7 @@ static tt_err rows_source(const tt_data_want *want, const tt_data_rows *rows, co
     *out = NULL;
     if (rows->n < 1 || !rows->x) return tt_fail(TT_EINVAL, "%s: no rows", name);
     if (want->classes > 0 && !rows->label) return tt_fail(TT_EINVAL, "%s: no labels", name);
-    if (want->targets > 0 && !want->target_is_input && !rows->target)
+    if (want->targets > 0 && !rows->target)
         return tt_fail(TT_EINVAL, "%s: no targets", name);
     for (int64_t i = 0; want->classes > 0 && i < rows->n; i++)
         if (rows->label[i] < -1 || rows->label[i] >= want->classes)

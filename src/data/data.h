@@ -16,7 +16,6 @@ typedef struct tt_data_want {
     tt_shape input;        /* per sample, e.g. (1, 28, 28)                                         */
     int classes;           /* > 0: integer labels 0 .. classes-1                                   */
     int targets;           /* > 0: that many float targets per sample                              */
-    bool target_is_input;  /* autoencoder: the (unaugmented) normalised input is the target        */
     const tt_node *input_at; /* the job's `model.input`, for messages                              */
 } tt_data_want;
 
@@ -51,6 +50,7 @@ typedef struct tt_order {
     int64_t batch;   /* global batch                 */
     bool by_pass;
     bool shuffle;
+    bool augment;    /* as data.augment says; false: the samples as they are */
     uint64_t seed;
 } tt_order;
 int64_t tt_order_steps(const tt_order *o);               /* steps of a pass, by_pass: ceil(count / batch) */
@@ -61,8 +61,8 @@ typedef struct tt_place { int64_t pass, at; } tt_place;
 tt_place tt_order_place(const tt_order *o, int64_t step, int i);   /* i-th sample of the step              */
 int64_t tt_order_sample(const tt_order *o, tt_place p);            /* its row in the dataset               */
 
-/* Fills samples [first, first + n) of `step` into out (n set, buffers of tt_batch_open). Training data is augmented, keyed
- * by (seed, place); validation is not. Pure. */
+/* Fills samples [first, first + n) of `step` into out (n set, buffers of tt_batch_open). Augmentation is keyed by (seed,
+ * place). Pure. */
 tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t step, int first, int n,
                     tt_batch *out);
 

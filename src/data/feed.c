@@ -97,7 +97,7 @@ tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, int64_t
     f->order = *o;
     f->first = first_step;
     f->features = d->features;
-    f->targets = d->want.target_is_input ? d->features : d->want.targets;
+    f->targets = d->want.targets;
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->room, NULL);
     pthread_cond_init(&f->ready, NULL);

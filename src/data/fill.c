@@ -140,8 +140,8 @@ tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t
 {
     const tt_part *part = &d->part[split];
     const tt_source *s = part->src;
-    bool augment = split == TT_TRAIN && (d->crop || d->flip);
-    int64_t m = d->want.target_is_input ? d->features : d->want.targets;
+    bool augment = o->augment && (d->crop || d->flip);
+    int64_t m = d->want.targets;
     /* A batch is const to those who take it; we are the one who makes it. */
     float *x = (float *)out->x, *target = (float *)out->target;
     int32_t *label = (int32_t *)out->label;
@@ -162,12 +162,7 @@ tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t
         else
             fill_plain(d, s, row, x);
         if (label) label[i] = s->label && !hide ? s->label[row] : -1;
-        if (target && d->want.target_is_input) {
-            if (augment)
-                fill_plain(d, s, row, target + i * m);
-            else
-                memcpy(target + i * m, x, sizeof *x * (size_t)m);
-        } else if (target && s->target) {
+        if (target && s->target) {
             memcpy(target + i * m, s->target + row * m, sizeof *target * (size_t)m);
             if (hide) target[i * m] = NAN;
         }

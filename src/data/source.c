@@ -259,7 +259,7 @@ static tt_err check_fit(const tt_source *s, const tt_data_want *want)
     }
     if (want->classes > 0 && !s->label)
         return tt_fail(TT_EDATA, "%s: the loss wants labels, but none were given", s->name);
-    if (want->targets > 0 && !want->target_is_input && s->targets != want->targets)
+    if (want->targets > 0 && s->targets != want->targets)
         return tt_fail(TT_EDATA, "%s: the loss wants %d targets per sample, the data has %lld",
                        s->name, want->targets, (long long)s->targets);
     return TT_OK;
@@ -304,7 +304,7 @@ tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt
     if ((err = formats[which].open(map, what, c, s))) goto out;
     for (int64_t i = 0; s->label && i < s->kept; i++)
         if (s->label[i] >= s->classes) s->classes = s->label[i] + 1;
-    if (c->want->targets == 1 && !c->want->target_is_input && s->label && !s->target)
+    if (c->want->targets == 1 && s->label && !s->target)
         if ((err = label_as_target(s))) goto out;
     if ((err = check_fit(s, c->want))) goto out;
     *out = s;

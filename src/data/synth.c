@@ -179,7 +179,7 @@ tt_err tt_source_synth(tt_node *map, const char *what, const tt_source_ctx *c, t
         if ((err = make_labels(s, tt_random_key(own, "label"), k.classes))) return err;
     if (k.kind == BLOBS)
         shift_to_centres(s, tt_random_key(shared, "centre"), features, (float)k.noise);
-    if (m <= 0 || c->want->target_is_input) return TT_OK;
+    if (m <= 0) return TT_OK;
     if (k.kind == REGRESSION)
         return make_linear(s, tt_random_key(shared, "weight"), tt_random_key(own, "noise"),
                            features, m, (float)k.noise);

@@ -54,11 +54,11 @@ tt_err tt_batch_open(int n_most, int64_t features, bool labels, int64_t targets,
     tt_batch b = {0};
 
     *out = b;
-    b.x = rows_alloc(n_most, features, sizeof *b.x);
-    b.place = rows_alloc(n_most, 2, sizeof *b.place);
-    if (labels) b.label = rows_alloc(n_most, 1, sizeof *b.label);
-    if (targets) b.target = rows_alloc(n_most, targets, sizeof *b.target);
-    if (!b.x || !b.place || (labels && !b.label) || (targets && !b.target)) {
+    bool all = (b.x = rows_alloc(n_most, features, sizeof *b.x)) &&
+               (b.place = rows_alloc(n_most, 2, sizeof *b.place)) &&
+               (!labels || (b.label = rows_alloc(n_most, 1, sizeof *b.label))) &&
+               (!targets || (b.target = rows_alloc(n_most, targets, sizeof *b.target)));
+    if (!all) {
         tt_batch_close(&b, n_most, features, targets);
         return tt_fail(TT_ENOMEM, "no memory for a batch of %d samples of %lld numbers", n_most,
                        (long long)features);

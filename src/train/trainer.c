@@ -202,7 +202,7 @@ static tt_err plan_steps(tt_trainer *t)
     const train_conf *c = &t->conf;
 
     t->order = (tt_order){.count = tt_data_count(t->data, TT_TRAIN), .batch = c->batch, .by_pass = !c->steps_per_epoch,
-                          .shuffle = tt_data_feeding(t->data).shuffle, .seed = (uint64_t)c->seed};
+                          .shuffle = tt_data_feeding(t->data).shuffle, .augment = true, .seed = (uint64_t)c->seed};
     if (!t->order.count) return tt_fail(TT_EDATA, "there is no training data");
     if (c->batch > t->order.count) {
         tt_warn("train.batch is %lld, but there are %lld samples: a step takes them all", (long long)c->batch, (long long)t->order.count);
