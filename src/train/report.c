@@ -133,15 +133,14 @@ json_t *tt_train_summary(tt_trainer *t)
         snprintf(key, sizeof key, "%s_%d", tt_model_loss_name(t->model, i), i + 1);
         put(val, key, v->part[i]);
     }
-    json_t *s = json_pack("{s:s, s:I, s:f, s:o, s:o, s:f, s:s, s:f, s:I, s:i, s:s, s:s}", "name", t->job.name, "steps",
-                          (json_int_t)t->step, "epochs", (double)t->step / (double)t->epoch_steps, "train", train, "val", val,
-                          "samples_per_s", t->progress.samples_per_s, "weights_sha256", sha, "seconds",
-                          tt_clock_s() - t->started, "parameters", (json_int_t)0, "threads", t->crew.size, "kernels",
-                          tt_model_kernels(t->model)->name, "version", TT_VERSION);
     int64_t params = 0;
     for (int i = 0; i < t->param_count; i++)
         if (t->params[i].role != TT_STAT) params += t->params[i].n;
-    json_object_set_new(s, "parameters", json_integer((json_int_t)params));
+    json_t *s = json_pack("{s:s, s:I, s:f, s:o, s:o, s:s, s:f, s:I, s:i, s:s, s:s}", "name", t->job.name, "steps",
+                          (json_int_t)t->step, "epochs", (double)t->step / (double)t->epoch_steps, "train", train, "val", val,
+                          "weights_sha256", sha, "seconds", tt_clock_s() - t->started, "parameters", (json_int_t)params,
+                          "threads", t->crew.size, "kernels", tt_model_kernels(t->model)->name, "version", TT_VERSION);
+    put(s, "samples_per_s", t->progress.samples_per_s);
     if (t->save.best.sign && !isnan(t->best)) json_object_set_new(s, "best", json_pack("{s:s, s:f}", "metric", t->save.best.metric, "value", t->best));
     return s;
 }

@@ -160,16 +160,29 @@ static tt_err after_step(tt_trainer *t)
     return TT_OK;
 }
 
+/* A finished run that is resumed: its validation is repeated, so that it ends as it did before. */
+static tt_err nothing_left(tt_trainer *t, tt_progress *out)
+{
+    tt_progress *p = &t->progress;
+    tt_err err = TT_OK;
+
+    p->step = p->steps = t->steps;
+    p->epoch_steps = t->epoch_steps;
+    p->epoch = p->epochs = (double)t->steps / (double)t->epoch_steps;
+    p->loss = p->loss_mean = p->samples_per_s = NAN;
+    p->lr = tt_optim_lr(t->optim, t->steps - 1);
+    p->end = "done";
+    if (tt_data_count(t->data, TT_VAL)) err = tt_train_validate(t, &p->val);
+    p->validated = !err;
+    *out = *p;
+    return err;
+}
+
 tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 {
     tt_err err;
 
-    if (t->step >= t->steps) {
-        fill_progress(t);
-        t->progress.end = "done";
-        *out = t->progress;
-        return TT_OK;
-    }
+    if (t->step >= t->steps) return nothing_left(t, out);
     t->begun = tt_clock_s();
     if ((err = tt_feed_take(t->feed, &t->batch))) return err;
     t->got_data = tt_clock_s();

@@ -17,15 +17,18 @@ static tt_err source_open(const char *path, source *s)
     size_t n = strlen(path);
 
     if (!tt_file_exists(path)) return tt_fail(TT_ECKPT, "%s: no such file or folder", path);
+    tt_err err;
     snprintf(inner, sizeof inner, "%s/manifest.json", path);
-    if (tt_file_exists(inner)) return tt_ckpt_open_path(path, true, &s->ckpt);
-    snprintf(inner, sizeof inner, "%s/checkpoints", path);
-    if (tt_file_exists(inner)) return tt_ckpt_open(inner, -1, true, &s->ckpt);
-    if (n > 12 && !strcmp(path + n - 12, ".safetensors")) {
-        tt_err err = tt_tensors_open(path, &s->file);
-        return err == TT_EFORMAT || err == TT_EIO ? tt_repeat(TT_ECKPT, tt_message()) : err;
+    if (tt_file_exists(inner)) {
+        err = tt_ckpt_open_path(path, true, &s->ckpt);
+    } else {
+        snprintf(inner, sizeof inner, "%s/checkpoints", path);
+        if (tt_file_exists(inner)) err = tt_ckpt_open(inner, -1, true, &s->ckpt);
+        else if (n > 12 && !strcmp(path + n - 12, ".safetensors")) err = tt_tensors_open(path, &s->file);
+        else err = tt_fail(TT_ECKPT, "%s is neither a run folder, nor a checkpoint, nor a .safetensors file", path);
     }
-    return tt_fail(TT_ECKPT, "%s is neither a run folder, nor a checkpoint, nor a .safetensors file", path);
+    /* To whoever wants weights a file that is bad or unreadable is all the same. */
+    return err == TT_EFORMAT || err == TT_EIO ? tt_repeat(TT_ECKPT, tt_message()) : err;
 }
 
 static void source_close(source *s)
