@@ -1,8 +1,8 @@
 /* Whole models against PyTorch: losses over ten steps of SGD with momentum, the gradients of the first,
  * and running statistics, for every table of kernels this CPU runs and for grains small and large.
  *
- * Sampled elements are scaled up to a norm, so a tensor of which 64 elements in a million are known is
- * held to the same tolerance as one that is known whole. */
+ * Tolerances stand far above what float32 costs (the heads of tests/golden/*.txt) and far below what a wrong
+ * formula does; the loss of the first step, which no update has touched yet, is held to 1e-5. */
 #include "golden.h"
 #include "model/model.h"
 
@@ -135,6 +135,9 @@ static void check_tensors(net *n, bool stats, double tolerance)
 
 typedef struct limits { double loss, grad, stat; } limits;
 
+/* ref is there to be read, not to be fast, and knows neither grains nor layouts. */
+static bool is_ref(const tt_kernels *k) { return !k->lanes; }
+
 static void check_loss(const net *n, const char *which, double want, double have, double tolerance)
 {
     if (!(fabs(want - have) <= tolerance * want))
@@ -161,7 +164,7 @@ static void train(net *n, int steps, bool same, int grain, limits l)
 TT_TEST(golden, mnist_cnn_trains_as_in_pytorch)
 {
     static const int grains[] = {64, 23}, samples[] = {1, 64};
-    const limits l = {1e-4, 1e-4, 0};
+    const limits l = {5e-6, 3e-5, 1e-6};
     const tt_kernels *const *all;
     int tables = tt_kernels_all(&all);
     golden g;
@@ -169,8 +172,9 @@ TT_TEST(golden, mnist_cnn_trains_as_in_pytorch)
     golden_load("mnist-cnn", &g);
     for (int i = 0; i < tables * 8; i++) { /* all combinations */
         net n;
+        if (is_ref(all[i / 8]) && i % 8) continue;
         net_open(&n, &g, NULL, all[i / 8], samples[i / 4 % 2]);
-        train(&n, GOLDEN_STEPS, i % 2, grains[i / 2 % 2], l);
+        train(&n, is_ref(all[i / 8]) ? 2 : GOLDEN_STEPS, i % 2, grains[i / 2 % 2], l);
         net_close(&n);
     }
     golden_free(&g);
@@ -181,7 +185,7 @@ TT_TEST(golden, narrow_resnet50_trains_as_in_pytorch)
 {
     static const char model[] = "input: [3, 64, 64]\nlayers: [resnet: {depth: 50, classes: 10, width: 8}]\n"
                                 "loss: softmax_cross_entropy\n";
-    const limits l = {1e-4, 2e-4, 1e-5};
+    const limits l = {5e-6, 3e-5, 1e-6};
     const tt_kernels *const *all;
     int tables = tt_kernels_all(&all);
     golden g;
@@ -189,19 +193,20 @@ TT_TEST(golden, narrow_resnet50_trains_as_in_pytorch)
     golden_load("resnet50-narrow", &g);
     for (int i = 0; i < tables * 2; i++) {
         net n;
+        if (is_ref(all[i / 2]) && i % 2) continue;
         net_open(&n, &g, model, all[i / 2], i % 2 ? 1 : 16);
-        train(&n, GOLDEN_STEPS, i % 2, g.batch, l);
+        train(&n, is_ref(all[i / 2]) ? 1 : GOLDEN_STEPS, i % 2, g.batch, l);
         net_close(&n);
     }
     golden_free(&g);
 }
 
-/* At full width ten steps take their time, so all tables but the best make one. */
+/* At full width ten steps take their time: tables other than the best make one, and ref none. */
 TT_TEST(golden, resnet18_trains_as_in_pytorch)
 {
     static const char model[] = "input: [3, 32, 32]\nlayers: [resnet: {depth: 18, classes: 10, stem: cifar}]\n"
                                 "loss: softmax_cross_entropy\n";
-    const limits l = {1e-4, 2e-4, 1e-5};
+    const limits l = {5e-6, 3e-5, 1e-6};
     const tt_kernels *const *all;
     int tables = tt_kernels_all(&all);
     golden g;
@@ -209,6 +214,7 @@ TT_TEST(golden, resnet18_trains_as_in_pytorch)
     golden_load("resnet18", &g);
     for (int i = 0; i < tables; i++) {
         net n;
+        if (is_ref(all[i])) continue;
         net_open(&n, &g, model, all[i], i % 2 ? 1 : 64);
         train(&n, i ? 1 : GOLDEN_STEPS, false, g.batch, l);
         net_close(&n);

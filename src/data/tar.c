@@ -65,3 +65,14 @@ tt_err tt_tar_next(tt_tar *t, tt_tar_entry *e, bool *more)
     *more = true;
     return TT_OK;
 }
+
+tt_err tt_tar_find(const uint8_t *data, size_t size, const char *name, tt_tar_entry *e)
+{
+    tt_tar t = {data, size, 0};
+    bool more;
+    tt_err err;
+
+    while (!(err = tt_tar_next(&t, e, &more)) && more)
+        if (e->type == '0' && !strcmp(e->name, name)) return TT_OK;
+    return err ? err : tt_fail(TT_EDATA, "%s is not in the archive", name);
+}

@@ -89,7 +89,7 @@ typedef struct tt_pool_args { /* outer x (h, w) x inner: PLAIN (n*c, 1), NHWC (n
     tt_window win;            /* c, o, groups unused                                                     */
     int64_t outer, inner;
     bool count_pad;           /* average: padding counts in the divisor                                  */
-    const float *x; float *y; uint8_t *pick; /* pick: index in the window, windows up to 255 elements    */
+    const float *x; float *y; uint8_t *pick; /* pick: index in the window (up to 255 elements), 255: all padding; NULL: not kept */
     const float *dy; float *dx; bool dx_add;
 } tt_pool_args;
 
@@ -168,6 +168,7 @@ typedef struct tt_kernels {
     void (*softmax_backward)(const tt_rows_args *a, bool log); /* x is y, the forward's output            */
 
     void (*unary_forward)(tt_unary f, int64_t n, const float *x, float *y);
+    /* GELU goes by x, the others by y: the one that is not read may be NULL. dx may be dy. */
     void (*unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy, float *dx, bool add);
     void (*add)(int64_t n, const float *a, const float *b, float *y);    /* y may be a                    */
     void (*mul)(int64_t n, const float *a, const float *b, float *y, bool accumulate);
