@@ -45,25 +45,27 @@ extern "C" {
  * the call unless a line says otherwise. Strings you get belong to the handle that gave them.
  *
  * Threads. A handle is used by one thread at a time, whichever that is. Different handles may be
- * used side by side. Functions block until they are done; inside, they use `train.threads` threads
- * of their own. The library installs no signal handlers, never changes the working folder and
- * prints nothing but warnings, to standard error.
+ * used side by side; of several run folders written at once, the one opened last gets the log.
+ * Functions block until they are done; inside, they use `train.threads` threads of their own. The
+ * library leaves signals to you (but for SIGILL, for a moment, when the first model opens: it tries
+ * what the CPU can do), never changes the working folder and prints nothing but warnings, to
+ * standard error.
  *
  * Memory. Large blocks that cannot be had are TUTTI_ENOMEM. If even a few bytes cannot be had the
  * program ends, with a line that says so. */
 
 typedef enum tutti_status {
     TUTTI_OK = 0,
-    TUTTI_EINVAL,    /* fix the arguments or the job                       */
-    TUTTI_ENOMEM,    /* use less, or give up                               */
-    TUTTI_EIO,       /* retry, or use another place                        */
-    TUTTI_EFORMAT,   /* this file is bad: try an older one                 */
-    TUTTI_EDATA,     /* get, or repair, the dataset                        */
-    TUTTI_ECKPT,     /* no checkpoint or weights that fit                  */
-    TUTTI_EDIVERGED, /* the numbers ran away: change the job               */
-    TUTTI_EENV,      /* this machine lacks something                       */
-    TUTTI_EPEER,     /* another process of this training is lost           */
-    TUTTI_ESTOP,     /* asked to stop: leave cleanly                       */
+    TUTTI_EINVAL,    /* fix the arguments or the job */
+    TUTTI_ENOMEM,    /* use less, or give up */
+    TUTTI_EIO,       /* retry, or use another place */
+    TUTTI_EFORMAT,   /* this file is bad: try an older one */
+    TUTTI_EDATA,     /* get, or repair, the dataset */
+    TUTTI_ECKPT,     /* no checkpoint or weights that fit */
+    TUTTI_EDIVERGED, /* the numbers ran away: change the job */
+    TUTTI_EENV,      /* this machine lacks something */
+    TUTTI_EPEER,     /* another process of this training is lost */
+    TUTTI_ESTOP,     /* asked to stop: leave cleanly */
 } tutti_status;
 
 /* The message of the calling thread's last error; "" if there was none. May have several lines.
@@ -73,12 +75,14 @@ TUTTI_API const char *tutti_message(void);
 /* Sets that message and returns `status`: for layers of your own (chapter 3). */
 TUTTI_API tutti_status tutti_fail(tutti_status status, const char *fmt, ...) TUTTI_PRINTF(2, 3);
 
-TUTTI_API const char *tutti_version(void);  /* "0.1.0" */
-TUTTI_API void tutti_quiet(bool quiet);     /* true: no warnings to standard error; any thread */
+/* "0.1.0". Up to version 1 structs may grow: compile again for a new version. */
+TUTTI_API const char *tutti_version(void);
+TUTTI_API void tutti_quiet(bool quiet); /* true: no warnings to standard error; any thread */
 
 /* ======== Chapter 1: train a job ========
  *
- *     tutti_job *job;
+ *     tutti_job *job = NULL;
+ *     tutti_model *model = NULL;
  *     if (tutti_job_open("job.yaml", &job) || tutti_job_set(job, "train.epochs=%d", epochs) ||
  *         tutti_train(job, NULL, NULL, &model))
  *         fprintf(stderr, "%s\n", tutti_message());
@@ -87,8 +91,8 @@ TUTTI_API void tutti_quiet(bool quiet);     /* true: no warnings to standard err
  * (metrics, log, checkpoints; the program `tutti` reads it), whether to resume. For a display of
  * your own, or to stop early, go step by step with a tutti_trainer instead. */
 
-typedef struct tutti_job tutti_job;         /* what to train               */
-typedef struct tutti_trainer tutti_trainer; /* a training under way        */
+typedef struct tutti_job tutti_job;         /* what to train */
+typedef struct tutti_trainer tutti_trainer; /* a training under way */
 typedef struct tutti_model tutti_model;     /* layers and weights, at work */
 
 /* A job from a file, or from text (`name` stands for the file's name in messages). The YAML must
@@ -113,37 +117,37 @@ TUTTI_API void tutti_job_close(tutti_job *job);
 
 typedef struct tutti_rows { /* samples in memory: chapter 4 */
     int64_t count;
-    const float *x;        /* (count, numbers of the model's input)                          */
-    const int32_t *label;  /* (count), for losses that compare classes; -1: has none         */
-    const float *target;   /* (count, numbers of the output), for losses that compare numbers */
+    const float *x;       /* (count, numbers of the model's input) */
+    const int32_t *label; /* (count), for losses that compare classes; -1: has none */
+    const float *target;  /* (count, numbers of the output), for losses that compare numbers */
 } tutti_rows;
 
 typedef struct tutti_options { /* zero it ({0}), then set what you need */
-    const char *run;       /* folder to write the run to, new or empty                       */
-    const char *runs;      /* or: a folder in which to make a new one. Both NULL: no files   */
-    bool resume;           /* if `run` holds a run, go on from its newest valid checkpoint   */
-    const char *init;      /* weights to start from: a run, a checkpoint or a .safetensors   */
-    bool partial;          /* of init, take what matches                                     */
-    int threads;           /* 0: as the job says                                             */
-    const tutti_rows *train, *val; /* instead of the job's `data`; val may be NULL           */
+    const char *run;           /* folder to write the run to, new or empty */
+    const char *runs;          /* or: a folder in which to make a new one. Both NULL: no files */
+    bool resume;               /* if `run` holds a run, go on from its newest valid checkpoint */
+    const char *init;          /* weights to start from: a run, a checkpoint or a .safetensors */
+    bool partial;              /* of init, take what matches */
+    int threads;               /* 0: as the job says */
+    const tutti_rows *train, *val; /* instead of the job's `data`; val may be NULL */
 } tutti_options;
 
-typedef struct tutti_metrics { /* NAN where it does not apply */
+typedef struct tutti_metrics {   /* NAN where it does not apply */
     double loss, accuracy, top5; /* fractions, not percent */
     int64_t samples;
 } tutti_metrics;
 
 typedef struct tutti_progress {
-    int64_t step, steps;      /* done, and in all                                        */
-    double epoch, epochs;     /* 1.25 of 3                                               */
-    double loss, loss_mean;   /* of this step; of the epoch so far                       */
+    int64_t step, steps;    /* done, and in all */
+    double epoch, epochs;   /* 1.25 of 3 */
+    double loss, loss_mean; /* of this step; of the epoch so far */
     double lr, grad_norm;
-    double samples_per_s;     /* training alone, steady state                            */
-    double eta_s;             /* seconds to go; NAN: not known yet                       */
-    tutti_metrics val;        /* the last validation                                     */
-    bool validated, saved, epoch_end; /* happened with this step                         */
-    const char *save_trouble; /* NULL, or why the last checkpoint could not be written   */
-    const char *end;          /* NULL, or why there is nothing left: "done", "early stop" */
+    double samples_per_s;             /* training alone, steady state */
+    double eta_s;                     /* seconds to go; NAN: not known yet */
+    tutti_metrics val;                /* the last validation */
+    bool validated, saved, epoch_end; /* happened with this step */
+    const char *save_trouble;         /* NULL, or why the last checkpoint could not be written */
+    const char *end;                  /* NULL, or why there is nothing left: "done", "early stop" */
 } tutti_progress;
 
 /* The whole training: open, all steps, finish, close. `options`, `last` (the progress at the end;
@@ -154,13 +158,13 @@ TUTTI_API tutti_status tutti_train(const tutti_job *job, const tutti_options *op
 /* Step by step:  open;  do step while (!p.end);  finish;  close.
  *
  * The trainer keeps a copy of the job, which may be changed or closed at once, and of the options;
- * rows are borrowed until tutti_trainer_close, and must not change. */
+ * the arrays of rows are borrowed until tutti_trainer_close, and must not change. */
 TUTTI_API tutti_status tutti_trainer_open(const tutti_job *job, const tutti_options *options,
                                           tutti_trainer **out);
 
 /* One step, and what is due with it: validation, checkpoint. At the end it does nothing but tell
  * so again. An error ends the training: TUTTI_EDIVERGED if loss or gradient are not finite (that
- * step was not applied). Strings in *out are valid until the next step. */
+ * step was not applied). `out` may be NULL; strings in it are valid until the next step. */
 TUTTI_API tutti_status tutti_trainer_step(tutti_trainer *t, tutti_progress *out);
 
 /* At any time between steps. save waits until the checkpoint is on disk. */
@@ -183,10 +187,12 @@ TUTTI_API void tutti_trainer_close(tutti_trainer *t); /* without finish, the run
  *     tutti_job_new("cnn", &job);
  *     tutti_job_set(job, "model.input=[3, 32, 32]");
  *     for (int i = 0; i < 4; i++) {
- *         tutti_job_layer(job, "conv: {name: c%d, out: %d, kernel: 3, padding: 1}", i, 16 << i);
+ *         tutti_job_layer(job, "conv: {name: c%d, out: %d, kernel: 3, padding: 1}", i, 16);
  *         tutti_job_layer(job, "relu");
  *     }
- *     tutti_job_layer(job, "add: {from: [prev, c2]}");      from: joins branches
+ *     tutti_job_layer(job, "add: {from: [prev, c2]}");      `from` joins branches
+ *     tutti_job_layer(job, "flatten");
+ *     tutti_job_layer(job, "dense: {out: 10}");
  *     tutti_job_set(job, "model.loss=softmax_cross_entropy");
  *     tutti_job_set(job, "train={epochs: 3, batch: 64, optimizer: {adam: {lr: 1e-3}}}");
  *     err = tutti_job_check(job);                           the first mistake, if there was one */
@@ -208,7 +214,8 @@ typedef struct tutti_shape { /* of a sample, or a parameter: rank 1 to 6 */
     int rank;
     int64_t dim[6];
 } tutti_shape;
-TUTTI_API int64_t tutti_shape_count(tutti_shape s); /* the product; 0 if it is no shape or too large */
+/* The product; 0 if it is no shape, or too large. */
+TUTTI_API int64_t tutti_shape_count(tutti_shape s);
 
 /* What predict takes and gives for a row. 0 numbers for NULL. */
 TUTTI_API tutti_shape tutti_model_input(const tutti_model *m);
@@ -219,7 +226,8 @@ TUTTI_API tutti_shape tutti_model_output(const tutti_model *m);
  * `data.normalize` did to files is yours to do here. */
 TUTTI_API tutti_status tutti_model_predict(tutti_model *m, const float *x, int64_t rows, float *y);
 
-/* Loss and accuracy over rows, or with NULL over the job's validation data. */
+/* Loss and accuracy over rows, or with NULL over the job's validation data (`data.val`), which is
+ * read at the first such call. */
 TUTTI_API tutti_status tutti_model_eval(tutti_model *m, const tutti_rows *rows, tutti_metrics *out);
 
 /* Writes a .safetensors file, which tutti_model_open, PyTorch, NumPy and JAX read. */
@@ -228,8 +236,8 @@ TUTTI_API tutti_status tutti_model_export(const tutti_model *m, const char *path
 typedef struct tutti_layer_info {
     const char *name, *kind; /* "conv1", "conv" */
     tutti_shape out;
-    int64_t params;          /* trained numbers                          */
-    double flops;            /* of a sample, forward; 0 where not known  */
+    int64_t params; /* trained numbers */
+    double flops;   /* of a sample, forward; 0 where not known */
 } tutti_layer_info;
 TUTTI_API int tutti_model_layer_count(const tutti_model *m);
 TUTTI_API tutti_status tutti_model_layer(const tutti_model *m, int i, tutti_layer_info *out);
@@ -259,32 +267,32 @@ TUTTI_API double tutti_arg(const tutti_args *args, const char *key);
 enum { TUTTI_PARAMS = 4 };
 
 typedef struct tutti_param {
-    const char *name;  /* "weight"; copied                                                     */
+    const char *name; /* "weight"; copied */
     tutti_shape shape;
-    double fan_in;     /* > 0: begins uniform in +-1/sqrt(fan_in); else ...                    */
-    float fill;        /* ... with this                                                        */
-    bool decay;        /* weight decay applies, as to weights; not to biases, scales and such  */
+    double fan_in; /* > 0: begins uniform in +-1/sqrt(fan_in); else ... */
+    float fill;    /* ... with this */
+    bool decay;    /* weight decay applies, as to weights; not to biases, scales and such */
 } tutti_param;
 
 typedef struct tutti_pass { /* what forward and backward work on */
     const tutti_args *args;
-    void *user;                    /* as in tutti_layer                                        */
-    tutti_shape in, out;           /* of a row                                                 */
+    void *user;          /* as in tutti_layer */
+    tutti_shape in, out; /* of a row */
     int64_t rows, in_count, out_count;
-    bool train;                    /* forward: for training, not for use                       */
-    const float *x;                /* (rows, in_count)                                         */
-    const float *w[TUTTI_PARAMS];  /* parameters, in the order of `shape`                      */
-    float *y;                      /* (rows, out_count): forward writes it all                 */
-    const float *dy;               /* backward: gradient of y                                  */
-    float *dx;                     /* backward: write it all; NULL: not wanted                 */
-    float *dw[TUTTI_PARAMS];       /* backward: ADD to it; NULL: not wanted                    */
+    bool train;                   /* forward: for training, not for use */
+    const float *x;               /* (rows, in_count) */
+    const float *w[TUTTI_PARAMS]; /* parameters, as `shape` listed them */
+    float *y;                     /* (rows, out_count): forward writes it all */
+    const float *dy;              /* backward: gradient of y */
+    float *dx;                    /* backward: write it all; NULL: not wanted */
+    float *dw[TUTTI_PARAMS];      /* backward: ADD to it; NULL: not wanted */
 } tutti_pass;
 
 typedef struct tutti_layer {
-    const char *kind;   /* its name in jobs                                                    */
-    const char *keys;   /* its keys, all numbers: "out, slope: 1": out is required, slope has a
-                         * default. NULL: none. name, from and freeze every layer has         */
-    void *user;         /* for you                                                             */
+    const char *kind; /* its name in jobs */
+    const char *keys; /* its keys, all numbers: "out, slope: 1": out is required, slope has a
+                       * default. NULL: none. name, from and freeze every layer has */
+    void *user;       /* for you */
 
     /* From keys and input shape: the output's shape (preset to the input's) and the parameters.
      * Refuse what cannot be with tutti_fail(TUTTI_EINVAL, ...). */
@@ -315,10 +323,10 @@ TUTTI_API tutti_status tutti_layer_check(const char *layer, tutti_shape in, doub
  *
  * Nothing is copied: x is read while training goes on, in an order shuffled anew each epoch. The
  * loss decides what is needed: softmax_cross_entropy and nll want labels 0 .. classes-1, mse and
- * bce want targets (bce over one output: labels 0 and 1), a loss with `target: input` neither. A row
- * with label -1, or with NAN as its first target, counts only for losses that need none. Rows are
- * checked when a trainer opens, or an eval begins: what does not fit is TUTTI_EINVAL and names the
- * row. The struct itself stands in chapter 1. */
+ * bce want targets (bce over one output: labels 0 and 1), a loss with `target: input` neither. A
+ * row with label -1, or with NAN as its first target, counts only for losses that need none. Rows
+ * are checked when a trainer opens, or an eval begins: what does not fit is TUTTI_EINVAL and names
+ * the row. The struct itself stands in chapter 1. */
 
 #ifdef __cplusplus
 }

@@ -38,6 +38,25 @@ TT_TEST(api_job, built_in_code_it_is_what_the_file_says)
     tutti_job_close(again);
 }
 
+TT_TEST(api_job, the_example_of_the_header_works)
+{
+    tutti_job *job;
+
+    OK(tutti_job_new("cnn", &job));
+    tutti_job_set(job, "model.input=[3, 32, 32]");
+    for (int i = 0; i < 4; i++) {
+        tutti_job_layer(job, "conv: {name: c%d, out: %d, kernel: 3, padding: 1}", i, 16);
+        tutti_job_layer(job, "relu");
+    }
+    tutti_job_layer(job, "add: {from: [prev, c2]}");
+    tutti_job_layer(job, "flatten");
+    tutti_job_layer(job, "dense: {out: 10}");
+    tutti_job_set(job, "model.loss=softmax_cross_entropy");
+    tutti_job_set(job, "train={epochs: 3, batch: 64, optimizer: {adam: {lr: 1e-3}}}");
+    OK(tutti_job_check(job));
+    tutti_job_close(job);
+}
+
 TT_TEST(api_job, the_first_mistake_is_told_by_every_later_call)
 {
     tutti_options o = {0};

