@@ -86,15 +86,15 @@ static void *train_beside(void *arg)
     tutti_options o = {.train = &s->rows, .run = s->run};
     tutti_job *job = NULL;
 
-    s->status = tutti_job_parse("side",
-                                "name: side\n"
-                                "model:\n"
-                                "  input: [2]\n"
-                                "  layers: [{mlp: {hidden: 16, out: 2, activation: tanh}}]\n"
-                                "  loss: softmax_cross_entropy\n"
-                                "train: {epochs: 5, batch: 40, threads: 2, optimizer: sgd}\n",
-                                &job);
-    if (!s->status) tutti_job_set(job, "train.optimizer={sgd: {lr: 0.1}}");
+    s->status =
+        tutti_job_parse("side",
+                        "name: side\n"
+                        "model:\n"
+                        "  input: [2]\n"
+                        "  layers: [{mlp: {hidden: 16, out: 2, activation: tanh}}]\n"
+                        "  loss: softmax_cross_entropy\n"
+                        "train: {epochs: 5, batch: 40, threads: 2, optimizer: {sgd: {lr: 0.1}}}\n",
+                        &job);
     if (!s->status) s->status = tutti_train(job, &o, NULL, &s->model);
     snprintf(s->message, sizeof s->message, "%s", tutti_message());
     tutti_job_close(job);
@@ -229,6 +229,26 @@ TT_TEST(api_train, what_diverges_says_so_until_it_is_closed)
     EXPECT_MESSAGE("finite");
     EXPECT(!model);
     expect_status("r2", "diverged");
+    tutti_job_close(job);
+}
+
+TT_TEST(api_train, nobody_trains_on_after_an_error)
+{
+    float x[4][2] = {{1, 0}, {0, 1}, {3e38f, 3e38f}, {1, 1}}; /* one row alone is too much */
+    int32_t label[4] = {0, 1, 0, 1};
+    tutti_rows rows = {.count = 4, .x = &x[0][0], .label = label};
+    tutti_options o = {.train = &rows};
+    tutti_job *job = points_job();
+    tutti_status err = TUTTI_OK;
+    tutti_trainer *t;
+
+    OK(tutti_job_set(job, "model.layers.1=relu"));
+    OK(tutti_job_set(job, "train.batch=1"));
+    OK(tutti_trainer_open(job, &o, &t));
+    for (int i = 0; i < 4 && !err; i++) err = tutti_trainer_step(t, NULL);
+    EXPECT_INT(TUTTI_EDIVERGED, err);
+    REFUSED(TUTTI_EDIVERGED, tutti_trainer_step(t, NULL));
+    tutti_trainer_close(t);
     tutti_job_close(job);
 }
 

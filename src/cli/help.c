@@ -119,13 +119,22 @@ static void man_overview(tt_str *out)
     add_man_pairs("ENVIRONMENT", variables, out);
 }
 
+typedef struct man_opts {
+    bool list;
+} man_opts;
+
+static const tt_option man_options[] = {
+    {"list", 0, TT_OPT_FLAG, offsetof(man_opts, list), NULL, "print the names of the commands instead"},
+};
+
 static int man_run(const void *opts, int argc, const char **argv)
 {
     const tt_command *c;
     tt_str text = {0};
 
-    (void)opts;
-    if (argc == 0) {
+    if (((const man_opts *)opts)->list) {
+        for (int i = 0; i < cli_command_count; i++) tt_str_add(&text, "%s\n", cli_commands[i]->name);
+    } else if (argc == 0) {
         man_overview(&text);
     } else {
         if (!(c = cli_command_find(argv[0]))) return cli_fail(cli_command_unknown(argv[0]));
@@ -143,6 +152,9 @@ const tt_command cli_man = {
     .brief = "print the man page of the program or of a command, as troff",
     .examples = (const char *const[]){"tutti man > tutti.1", "of the program", "tutti man train",
                                       "of a command", NULL},
+    .options = man_options,
+    .option_count = TT_COUNT(man_options),
+    .out_size = sizeof(man_opts),
     .run = man_run,
 };
 

@@ -72,6 +72,14 @@ double tt_model_flops(const tt_model *m)
     return sum;
 }
 
+int tt_model_sum_most(const tt_model *m)
+{
+    int most = 0;
+    for (int i = 0; i < m->call_count; i++)
+        if (m->calls[i].kind == CALL_NORM && 2 * m->calls[i].c + 1 > most) most = (int)(2 * m->calls[i].c + 1);
+    return most;
+}
+
 tt_wants tt_model_wants(const tt_model *m)
 {
     tt_wants w = {0};

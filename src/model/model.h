@@ -37,6 +37,7 @@ tt_shape tt_model_output(const tt_model *m);                    /* of the last l
 const tt_kernels *tt_model_kernels(const tt_model *m);
 double tt_model_flops(const tt_model *m);                       /* multiply-adds x 2 of a sample, forward */
 double tt_model_train_flops(const tt_model *m);                 /* forward and backward           */
+int tt_model_sum_most(const tt_model *m);                       /* numbers of its longest TT_SUM  */
 
 typedef struct tt_wants { /* what the losses need of the data */
     int classes, targets;

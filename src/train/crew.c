@@ -19,7 +19,7 @@ tt_err crew_open(crew *c, const tt_model *m, int threads, int grain, bool train,
     if ((err = tt_team_open(threads, &c->team))) return err;
     c->size = threads;
     c->workers = calloc((size_t)threads, sizeof *c->workers);
-    c->total = calloc((size_t)(2 * tt_model_size(m) + 2), sizeof *c->total); /* no sum is longer than that */
+    c->total = calloc((size_t)tt_model_sum_most(m) + 1, sizeof *c->total);
     c->part_count = (val_count + grain - 1) / grain;
     c->parts = calloc((size_t)c->part_count + 1, sizeof *c->parts);
     if (!c->workers || !c->total || !c->parts) return tt_fail(TT_ENOMEM, "no memory for %d threads", threads);
