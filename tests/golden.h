@@ -1,7 +1,7 @@
 /* golden: numbers that PyTorch computed, and the formula of what it computed them from.
  *
- * tests/golden/make_golden.py makes the files and explains both. Inputs, labels and weights are exact in
- * float32 here and there, so a difference is one of arithmetic. */
+ * tests/golden/make_golden.py makes the files and explains both. Inputs, labels and weights are
+ * exact in float32 here and there, so a difference is one of arithmetic. */
 #ifndef TT_GOLDEN_H
 #define TT_GOLDEN_H
 
@@ -12,10 +12,10 @@ enum { GOLDEN_STEPS = 10, GOLDEN_VALUES = 64, GOLDEN_TENSORS = 400 };
 
 typedef struct golden_tensor {
     char name[80];
-    bool stat;         /* a running statistic after the first step; else a gradient of the first step */
+    bool stat; /* a running statistic after the first step; else a gradient of the first step */
     int64_t n;
     double norm;
-    int told;          /* how many of its elements are known, at golden_place */
+    int told; /* how many of its elements are known, at golden_place */
     double value[GOLDEN_VALUES];
 } golden_tensor;
 
@@ -29,7 +29,7 @@ typedef struct golden {
     double eval;               /* of the first batch, after `same`     */
     golden_tensor *tensor;
     int tensor_count;
-    double least;              /* gradients below this are rounding: a thousandth of the whole norm */
+    double least; /* gradients below this are rounding: a thousandth of the whole norm */
 } golden;
 
 /* ---- The formula ---- */
@@ -72,11 +72,16 @@ static inline void golden_weights(const tt_param *params, int count, float *w)
         for (int64_t e = 6; p->rank > 1 && e < p->n / p->shape[0]; e *= 4) unit /= 2;
         for (int64_t i = 0; i < p->n; i++) {
             float v = golden_value(p->name, i), *to = w + p->at + i;
-            if (p->role == TT_STAT) *to = golden_ends(p->name, "running_var");
-            else if (p->rank > 1) *to = v * unit;
-            else if (scale) *to = 0.5f + v / 8;
-            else if (shift) *to = golden_bits(p->name, "", i) % 8 ? 1 : -32;
-            else *to = v / 8;
+            if (p->role == TT_STAT)
+                *to = golden_ends(p->name, "running_var");
+            else if (p->rank > 1)
+                *to = v * unit;
+            else if (scale)
+                *to = 0.5f + v / 8;
+            else if (shift)
+                *to = golden_bits(p->name, "", i) % 8 ? 1 : -32;
+            else
+                *to = v / 8;
         }
     }
 }
@@ -121,12 +126,18 @@ static inline void golden_line(golden *g, const char *line)
         memcpy(t->name, name, sizeof name);
         if (!t->stat) g->least = sqrt(g->least * g->least + v * v);
     } else if (sscanf(line, "%15s %lf", word, &v) == 2) {
-        if (!strcmp(word, "classes")) g->classes = (int)v;
-        else if (!strcmp(word, "batch")) g->batch = (int)v;
-        else if (!strcmp(word, "lr")) g->lr = v;
-        else if (!strcmp(word, "momentum")) g->momentum = v;
-        else if (!strcmp(word, "eval")) g->eval = v;
-        else if (strcmp(word, "values")) FAIL("%s: what is '%s'?", g->name, line);
+        if (!strcmp(word, "classes"))
+            g->classes = (int)v;
+        else if (!strcmp(word, "batch"))
+            g->batch = (int)v;
+        else if (!strcmp(word, "lr"))
+            g->lr = v;
+        else if (!strcmp(word, "momentum"))
+            g->momentum = v;
+        else if (!strcmp(word, "eval"))
+            g->eval = v;
+        else if (strcmp(word, "values"))
+            FAIL("%s: what is '%s'?", g->name, line);
     } else {
         FAIL("%s: what is '%s'?", g->name, line);
     }
@@ -148,7 +159,10 @@ static inline void golden_load(const char *name, golden *g)
     for (int t = 0; t < GOLDEN_STEPS; t++) EXPECT(g->loss[t] > 0 && g->same[t] > 0);
 }
 
-static inline void golden_free(golden *g) { free(g->tensor); }
+static inline void golden_free(golden *g)
+{
+    free(g->tensor);
+}
 
 /* ---- Comparing ---- */
 

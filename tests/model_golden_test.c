@@ -1,5 +1,6 @@
-/* Whole models against PyTorch: losses over ten steps of SGD with momentum, the gradients of the first,
- * and running statistics, for every table of kernels this CPU runs and for grains small and large.
+/* Whole models against PyTorch: losses over ten steps of SGD with momentum, the gradients of the
+ * first, and running statistics, for every table of kernels this CPU runs and for grains small and
+ * large.
  *
  * Tolerances stand far above what float32 costs (the files say) and far below what a wrong
  * formula does; the loss of the first step, which no update has touched yet, is held to 1e-5. */
@@ -37,8 +38,10 @@ static void net_open(net *n, const golden *g, const char *model, const tt_kernel
     *n = (net){.g = g};
     snprintf(n->what, sizeof n->what, "%s kernels for grains of %d", k->name, samples);
     snprintf(path, sizeof path, "examples/%s.yaml", g->name);
-    if (model) EXPECT_OK(tt_tree_parse(g->name, model, strlen(model), &n->tree));
-    else EXPECT_OK(tt_tree_load(tt_test_source(path), &n->tree));
+    if (model)
+        EXPECT_OK(tt_tree_parse(g->name, model, strlen(model), &n->tree));
+    else
+        EXPECT_OK(tt_tree_load(tt_test_source(path), &n->tree));
     map = model ? tt_tree_root(n->tree) : tt_tree_get(n->tree, "model");
     EXPECT_OK(tt_model_open(map, &o, &n->m));
     EXPECT_INT(g->features, tt_shape_count(tt_model_input(n->m)));
@@ -133,10 +136,15 @@ static void check_tensors(net *n, bool stats, double tolerance)
     }
 }
 
-typedef struct limits { double loss, grad, stat; } limits;
+typedef struct limits {
+    double loss, grad, stat;
+} limits;
 
 /* ref is there to be read, not to be fast, and knows neither grains nor layouts. */
-static bool is_ref(const tt_kernels *k) { return !k->lanes; }
+static bool is_ref(const tt_kernels *k)
+{
+    return !k->lanes;
+}
 
 static void check_loss(const net *n, const char *which, double want, double have, double tolerance)
 {
@@ -180,11 +188,13 @@ TT_TEST(golden, mnist_cnn_trains_as_in_pytorch)
     golden_free(&g);
 }
 
-/* Bottlenecks, the strided stem with its padded pool, and few channels: lanes all the way if grains are large. */
+/* Bottlenecks, the strided stem with its padded pool, and few channels: lanes all the way if grains
+ * are large. */
 TT_TEST(golden, narrow_resnet50_trains_as_in_pytorch)
 {
-    static const char model[] = "input: [3, 64, 64]\nlayers: [resnet: {depth: 50, classes: 10, width: 8}]\n"
-                                "loss: softmax_cross_entropy\n";
+    static const char model[] =
+        "input: [3, 64, 64]\nlayers: [resnet: {depth: 50, classes: 10, width: 8}]\n"
+        "loss: softmax_cross_entropy\n";
     const limits l = {5e-5, 1e-4, 1e-5};
     const tt_kernels *const *all;
     int tables = tt_kernels_all(&all);
@@ -204,8 +214,9 @@ TT_TEST(golden, narrow_resnet50_trains_as_in_pytorch)
 /* At full width ten steps take their time: tables other than the best make one, and ref none. */
 TT_TEST(golden, resnet18_trains_as_in_pytorch)
 {
-    static const char model[] = "input: [3, 32, 32]\nlayers: [resnet: {depth: 18, classes: 10, stem: cifar}]\n"
-                                "loss: softmax_cross_entropy\n";
+    static const char model[] =
+        "input: [3, 32, 32]\nlayers: [resnet: {depth: 18, classes: 10, stem: cifar}]\n"
+        "loss: softmax_cross_entropy\n";
     const limits l = {5e-5, 1e-4, 1e-5};
     const tt_kernels *const *all;
     int tables = tt_kernels_all(&all);

@@ -1,5 +1,6 @@
-/* Whole runs against PyTorch: a job, its weights from a file, ten steps on one batch (so that the order of
- * the samples plays no part), and the validation behind them, for several numbers of threads. */
+/* Whole runs against PyTorch: a job, its weights from a file, ten steps on one batch (so that the
+ * order of the samples plays no part), and the validation behind them, for several numbers of
+ * threads. */
 #include "golden.h"
 #include "train/train.h"
 
@@ -36,7 +37,10 @@ static void write_weights(tt_node *model, const char *path)
     golden_weights(params, count, w);
     for (int i = 0; i < count; i++) {
         const tt_param *p = &params[i];
-        entries[i] = (tt_entry){.name = p->name, .type = TT_F32, .rank = p->rank, .data = w + p->at,
+        entries[i] = (tt_entry){.name = p->name,
+                                .type = TT_F32,
+                                .rank = p->rank,
+                                .data = w + p->at,
                                 .bytes = p->n * (int64_t)sizeof *w};
         for (int d = 0; d < p->rank; d++) entries[i].shape[d] = p->shape[d];
     }
@@ -54,28 +58,35 @@ static void run_job(const golden *g, const char *model, int threads, int accumul
     tt_metrics val;
     rows r;
 
-    tt_str_add(&text, "name: golden\nmodel: {%s, loss: softmax_cross_entropy}\ntrain: {steps: %d, batch: %d, "
-                      "accumulate: %d, validate: never, optimizer: {sgd: {lr: %g, momentum: %g}}}\n",
-               model, GOLDEN_STEPS, g->batch, accumulate, g->lr, g->momentum);
+    tt_str_add(
+        &text,
+        "name: golden\nmodel: {%s, loss: softmax_cross_entropy}\ntrain: {steps: %d, batch: %d, "
+        "accumulate: %d, validate: never, optimizer: {sgd: {lr: %g, momentum: %g}}}\n",
+        model, GOLDEN_STEPS, g->batch, accumulate, g->lr, g->momentum);
     EXPECT_OK(tt_tree_parse("golden", text.data, text.size, &job));
     tt_str_free(&text);
     write_weights(tt_tree_get(job, "model"), "w.safetensors");
     rows_open(&r, g);
-    tt_train_opts o = {.job = job, .init = "w.safetensors", .no_files = true, .threads = threads,
-                       .train_rows = &r.data, .val_rows = &r.data};
+    tt_train_opts o = {.job = job,
+                       .init = "w.safetensors",
+                       .no_files = true,
+                       .threads = threads,
+                       .train_rows = &r.data,
+                       .val_rows = &r.data};
     EXPECT_OK(tt_train_open(&o, &t));
     EXPECT_INT(threads, tt_train_threads(t));
     for (int i = 0; i < GOLDEN_STEPS; i++) {
         tt_progress p;
         EXPECT_OK(tt_train_step(t, &p));
         if (!(fabs(p.loss - g->same[i]) <= 5e-5 * g->same[i]))
-            FAIL("%s with %d threads: loss of step %d is %.8f, in PyTorch %.8f", g->name, threads, i, p.loss,
-                 g->same[i]);
+            FAIL("%s with %d threads: loss of step %d is %.8f, in PyTorch %.8f", g->name, threads,
+                 i, p.loss, g->same[i]);
     }
     EXPECT_OK(tt_train_validate(t, &val));
     EXPECT_INT(g->batch, val.samples);
     if (!(fabs(val.loss - g->eval) <= 5e-5 * g->eval))
-        FAIL("%s with %d threads: validation is %.8f, in PyTorch %.8f", g->name, threads, val.loss, g->eval);
+        FAIL("%s with %d threads: validation is %.8f, in PyTorch %.8f", g->name, threads, val.loss,
+             g->eval);
     tt_train_close(t);
     rows_close(&r);
     tt_tree_close(job);
@@ -85,19 +96,22 @@ TT_TEST(train_golden, small_cnn_has_the_losses_of_pytorch)
 {
     static const char model[] =
         "input: [1, 28, 28], layers: [conv: {out: 10, kernel: 5}, maxpool: {size: 2}, relu, "
-        "conv: {out: 20, kernel: 5}, maxpool: {size: 2}, relu, flatten, dense: {out: 50}, relu, dense: {out: 10}]";
+        "conv: {out: 20, kernel: 5}, maxpool: {size: 2}, relu, flatten, dense: {out: 50}, relu, "
+        "dense: {out: 10}]";
     golden g;
 
     golden_load("mnist-cnn", &g);
     for (int threads = 1; threads <= 5; threads += 2)
-        for (int accumulate = 1; accumulate <= 3; accumulate += 2) run_job(&g, model, threads, accumulate);
+        for (int accumulate = 1; accumulate <= 3; accumulate += 2)
+            run_job(&g, model, threads, accumulate);
     golden_free(&g);
 }
 
 /* Threads share out the batch, and their batch norms are still those of the whole. */
 TT_TEST(train_golden, resnet_has_the_losses_of_pytorch_on_any_number_of_threads)
 {
-    static const char model[] = "input: [3, 64, 64], layers: [resnet: {depth: 50, classes: 10, width: 8}]";
+    static const char model[] =
+        "input: [3, 64, 64], layers: [resnet: {depth: 50, classes: 10, width: 8}]";
     golden g;
 
     golden_load("resnet50-narrow", &g);

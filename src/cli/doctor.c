@@ -206,8 +206,7 @@ static void look_at_libraries(report *r)
             "'tutti data get' cannot download: built without libcurl");
 #endif
 #ifdef TT_HAVE_PNG
-    json_object_set_new(features, "pictures",
-                        json_pack("s+", "libpng/", png_get_libpng_ver(NULL)));
+    json_object_set_new(features, "pictures", json_pack("s+", "libpng/", png_get_libpng_ver(NULL)));
 #else
     json_object_set_new(features, "pictures", json_null());
     problem(r, false, "apt-get install libpng-dev, and build again",

@@ -128,10 +128,7 @@ tt_err tt_npm_open(const char *package, const char *dir, tt_npm *out)
     if ((err = lock_dir(dir, &out->lock))) goto out;
     if ((err = tt_dir_remove(folder)) || (err = tt_dir_make(folder))) goto out;
     if (!(err = run_npm(package, folder, log))) err = tt_file_read(file, MOST_BYTES, &out->tar);
-    if (err)
-        tt_dir_remove(folder);
-    else
-        err = tt_dir_remove(folder);
+    if (tt_dir_remove(folder)) tt_warn("%s", tt_message());
 out:
     if (err) tt_npm_close(out);
     tt_arena_close(arena);
