@@ -46,11 +46,13 @@ static ALWAYS_INLINE void multiply(const int m, const int n, sums sum, int depth
     }
 }
 
+/* clang-format off */
 #define EACH_TILE(X)                                                                               \
-    X(1, 1)                                                                                        \
-    X(2, 1)                                                                                        \
-    X(3, 1) X(4, 1) X(5, 1) X(6, 1) X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2) X(1, 3)        \
-        X(2, 3) X(3, 3) X(4, 3) X(5, 3) X(6, 3) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
+    X(1, 1) X(2, 1) X(3, 1) X(4, 1) X(5, 1) X(6, 1)                                                \
+    X(1, 2) X(2, 2) X(3, 2) X(4, 2) X(5, 2) X(6, 2)                                                \
+    X(1, 3) X(2, 3) X(3, 3) X(4, 3) X(5, 3) X(6, 3)                                                \
+    X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 4) X(6, 4)
+/* clang-format on */
 
 /* ---- Forward and dx: m features of n slices ---- */
 typedef struct slice_job {

@@ -300,11 +300,11 @@ static void run_tile_of(int m, int n, const run_job *j)
     case m_ * 16 + n_:                                                                             \
         if (m_ * n_ <= RUN_MOST) run_tile(m_, n_, j);                                              \
         break;
+/* clang-format off */
 #define TILES(m_)                                                                                  \
-    TILE(m_, 1)                                                                                    \
-    TILE(m_, 2)                                                                                    \
-    TILE(m_, 3) TILE(m_, 4) TILE(m_, 5) TILE(m_, 6) TILE(m_, 7) TILE(m_, 8) TILE(m_, 9)            \
-        TILE(m_, 10) TILE(m_, 11) TILE(m_, 12) TILE(m_, 13) TILE(m_, 14)
+    TILE(m_, 1) TILE(m_, 2) TILE(m_, 3) TILE(m_, 4) TILE(m_, 5) TILE(m_, 6) TILE(m_, 7)            \
+    TILE(m_, 8) TILE(m_, 9) TILE(m_, 10) TILE(m_, 11) TILE(m_, 12) TILE(m_, 13) TILE(m_, 14)
+        /* clang-format on */
         TILES(1) TILES(2) TILES(3) TILES(4) TILES(5) TILES(6) TILES(7)
 #undef TILES
 #undef TILE
