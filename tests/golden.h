@@ -22,7 +22,7 @@ typedef struct golden_tensor {
 typedef struct golden {
     char name[80];
     int64_t features;
-    int classes, batch, values;
+    int classes, batch;
     double lr, momentum;
     double loss[GOLDEN_STEPS]; /* each step with a batch of its own    */
     double same[GOLDEN_STEPS]; /* every step with the first batch      */

@@ -188,8 +188,8 @@ TT_TEST(golden, mnist_cnn_trains_as_in_pytorch)
     golden_free(&g);
 }
 
-/* Bottlenecks, the strided stem with its padded pool, and few channels: lanes all the way if grains
- * are large. */
+/* Bottlenecks, the strided stem with its padded pool, and channels few enough that large grains
+ * change between lanes and the other layout on the way. */
 TT_TEST(golden, narrow_resnet50_trains_as_in_pytorch)
 {
     static const char model[] =

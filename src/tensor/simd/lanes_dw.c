@@ -30,7 +30,7 @@ dw_plan TT_SIMD(lanes_dw_plan)(const tt_conv *c)
     dw_plan p = {.run = run};
     int64_t room;
 
-    /* Measured: a sparse multiplication costs 1.55 dense ones, and 2 more go into finding the
+    /* Estimated from the instructions: a sparse multiplication costs 1.55 dense ones, and 2 more go into finding the
      * place. */
     p.sparse = c->pool && (w->dw == 1 || w->kw == 1) && c->pkh * c->pkw < 255 &&
                1.55 * VW * ((double)w->kh * run + 2) < (double)c->psh * c->psw * taps;
