@@ -2,6 +2,7 @@
 #
 #   DEVELOPER=1   warnings are errors            SAN=address|undefined|thread   sanitizers
 #   B=dir         build folder                   PREFIX=/usr/local DESTDIR=     for install
+#   WIDE=1        the kernels of AVX-512 from AVX2 instructions, to test them on CPUs without
 #
 # Each module is a folder of src/. Vector kernels (src/tensor/simd) are compiled once for each
 # instruction set and chosen at run time, so the program itself needs no more than x86-64.
@@ -15,7 +16,7 @@ CC      := gcc
 
 MODULES := base tensor store model data optim train api cli
 LIBS    := yaml-0.1 jansson zlib libcrypto
-OPTIONAL_LIBS := libcurl libpng
+OPTIONAL_LIBS := libcurl libpng libdeflate
 have    = $(shell pkg-config --exists $(1) 2>/dev/null && echo 1)
 PKGS    := $(LIBS) $(foreach l,$(OPTIONAL_LIBS),$(if $(call have,$(l)),$(l)))
 
@@ -27,6 +28,7 @@ PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 ALL_CFLAGS = -std=gnu11 $(CFLAGS) $(WARN) $(HARDEN) -fPIC -fno-math-errno -fvisibility=hidden -pthread \
            $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all) \
            $(if $(filter libcurl,$(PKGS)),-DTT_HAVE_CURL) $(if $(filter libpng,$(PKGS)),-DTT_HAVE_PNG) \
+           $(if $(filter libdeflate,$(PKGS)),-DTT_HAVE_DEFLATE) $(if $(WIDE),-DTT_WIDE) \
            -DTT_VERSION='"$(VERSION)"' -Isrc -Iinclude -I$(B)/gen $(PKG_CFLAGS)
 LDFLAGS += -pthread -Wl,-z,relro,-z,now $(if $(SAN),-fsanitize=$(SAN))
 LDLIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm
@@ -38,7 +40,7 @@ objs_of   = $(patsubst src/%.c,$(B)/obj/%.o,$(wildcard src/$(1)/*.c src/$(1)/ref
 ISAS      := generic avx2 avx512
 FLAGS_generic :=
 FLAGS_avx2    := -mavx2 -mfma -mf16c
-FLAGS_avx512  := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
+FLAGS_avx512  := $(if $(WIDE),$(FLAGS_avx2) -Wno-psabi,-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512)
 SIMD      := $(wildcard src/tensor/simd/*.c)
 SIMD_OBJS := $(foreach i,$(ISAS),$(patsubst src/tensor/simd/%.c,$(B)/obj/tensor/simd/%.$(i).o,$(SIMD)))
 LIB_OBJS  := $(foreach m,$(filter-out cli,$(MODULES)),$(call objs_of,$(m))) $(SIMD_OBJS)
@@ -119,6 +121,12 @@ bench:
 	+$(MAKE) --no-print-directory -j$$(nproc) all
 	bench/run --program $(B)/tutti --out $(B)/bench.md
 
+# The layers of tests/cases.h one by one, with each set of kernels.
+$(B)/bench-layers: bench/layers.c tests/cases.h $(B)/libtutti.a
+	$(CC) $(ALL_CFLAGS) -Itests -o $@ $< $(B)/libtutti.a $(LDFLAGS) $(LDLIBS)
+bench-layers: $(B)/bench-layers
+	$(B)/bench-layers '$(T)'
+
 COMMANDS = $$($(B)/tutti man --list)
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \
@@ -132,7 +140,8 @@ install: all
 	install -m 644 include/tutti.h $(DESTDIR)$(PREFIX)/include/tutti.h
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' tools/tutti.pc.in \
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/tutti.pc
-	install -m 644 $(EXAMPLES) $(DESTDIR)$(PREFIX)/share/doc/tutti/examples
+	install -m 644 $(EXAMPLES) examples/c/*.c $(DESTDIR)$(PREFIX)/share/doc/tutti/examples
+	install -m 644 README.md docs/job.md $(DESTDIR)$(PREFIX)/share/doc/tutti
 	$(B)/tutti man >$(DESTDIR)$(PREFIX)/share/man/man1/tutti.1
 	for c in $(COMMANDS); do $(B)/tutti man $$c >$(DESTDIR)$(PREFIX)/share/man/man1/tutti-$$c.1; done
 	$(B)/tutti completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/tutti
@@ -146,9 +155,10 @@ help:
 	@echo "make check    the same, then all tests"
 	@echo "make          build $(B)/tutti and the library"
 	@echo "make bench    speed side by side with PyTorch (installs it)"
+	@echo "make bench-layers T=conv   each layer of the test cases alone"
 	@echo "make fuzz     each parser for $(FUZZ_S) s"
 	@echo "make install  to PREFIX=$(PREFIX), below DESTDIR"
 	@echo "make unit M=model T=dropout   one module's tests, those whose name contains T"
 
-.PHONY: all unit units replays fuzz demo check bench install format clean help
+.PHONY: all unit units replays fuzz demo check bench bench-layers install format clean help
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)

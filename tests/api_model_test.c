@@ -172,16 +172,41 @@ TT_TEST(api_model, rows_that_do_not_fit_are_named)
     r = good;
     r.count = 0;
     REFUSED(TUTTI_EINVAL, tutti_trainer_open(job, &o, &t));
+    EXPECT_MESSAGE("training rows: there must be at least one, not 0");
     r.count = -5;
     REFUSED(TUTTI_EINVAL, tutti_trainer_open(job, &o, &t));
     r = good;
     r.x = NULL;
     REFUSED(TUTTI_EINVAL, tutti_trainer_open(job, &o, &t));
-    EXPECT_MESSAGE("no rows");
+    EXPECT_MESSAGE("training rows: x is NULL");
     r = good;
     OK(tutti_job_set(job, "model.loss=mse"));
     REFUSED(TUTTI_EINVAL, tutti_trainer_open(job, &o, &t));
     EXPECT_MESSAGE("no targets");
+    tutti_job_close(job);
+}
+
+TT_TEST(api_model, rows_to_evaluate_are_called_so)
+{
+    tutti_rows good = points(), r = good;
+    tutti_job *job = points_job();
+    tutti_model *model;
+    tutti_metrics m;
+
+    OK(tutti_model_open(job, NULL, NULL, &model));
+    r.x = NULL;
+    REFUSED(TUTTI_EINVAL, tutti_model_eval(model, &r, &m));
+    EXPECT_MESSAGE("rows to evaluate: x is NULL");
+    r = good;
+    r.count = 0;
+    REFUSED(TUTTI_EINVAL, tutti_model_eval(model, &r, &m));
+    EXPECT_MESSAGE("rows to evaluate: there must be at least one, not 0");
+    r = good;
+    r.label = NULL;
+    REFUSED(TUTTI_EINVAL, tutti_model_eval(model, &r, &m));
+    EXPECT_MESSAGE("rows to evaluate: no labels");
+    OK(tutti_model_eval(model, &good, &m));
+    tutti_model_close(model);
     tutti_job_close(job);
 }
 

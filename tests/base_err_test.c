@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -117,22 +118,16 @@ TT_TEST(mem, an_arena_without_memory_ends_the_program_with_a_clear_line)
     EXPECT(stderr_has("out of memory"));
 }
 
-TT_TEST(mem, an_arena_gives_aligned_zeroed_memory_round_after_round)
+TT_TEST(mem, an_arena_gives_aligned_zeroed_memory)
 {
     tt_arena *a = tt_arena_open(100); /* small: most of it must come from further blocks */
-    char *first = NULL;
 
-    for (int round = 0; round < 3; round++) {
-        for (size_t i = 0; i < 300; i++) {
-            size_t align = (size_t)1 << i % 9, bytes = i * 7 % 500;
-            unsigned char *p = tt_arena_take(a, bytes, align);
-            EXPECT_INT(0, (uintptr_t)p % align);
-            for (size_t k = 0; k < bytes; k++) EXPECT(p[k] == 0);
-            memset(p, 0xAA, bytes);
-            if (i == 0 && round == 0) first = (char *)p;
-            if (i == 0) EXPECT(first == (char *)p); /* the blocks stay */
-        }
-        tt_arena_reset(a);
+    for (size_t i = 0; i < 300; i++) {
+        size_t align = (size_t)1 << i % 9, bytes = i * 7 % 500;
+        unsigned char *p = tt_arena_take(a, bytes, align);
+        EXPECT_INT(0, (uintptr_t)p % align);
+        for (size_t k = 0; k < bytes; k++) EXPECT(p[k] == 0);
+        memset(p, 0xAA, bytes);
     }
     tt_arena_close(a);
     tt_arena_close(NULL);
@@ -180,6 +175,30 @@ TT_TEST(mem, large_blocks_are_aligned_zeroed_and_fail_politely)
     EXPECT(tt_mul_size(6, 7) == 42);
 }
 
+static void little_room(void)
+{
+    long pages;
+    FILE *f = fopen("/proc/self/statm", "r");
+    struct rlimit limit;
+    size_t room;
+
+    if (!f || fscanf(f, "%ld", &pages) != 1) _exit(8);
+    fclose(f);
+    limit.rlim_cur = limit.rlim_max = (rlim_t)(pages * sysconf(_SC_PAGESIZE)) + (64 << 20);
+    if (setrlimit(RLIMIT_AS, &limit)) _exit(7);
+    room = tt_mem_free();
+    _exit(room > 32 << 20 && room <= 64 << 20 ? 0 : 6);
+}
+
+TT_TEST(mem, what_is_free_is_what_the_machine_and_the_limits_leave)
+{
+    size_t room = tt_mem_free();
+
+    EXPECT(room > 1 << 20);
+    EXPECT(room <= (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE));
+    EXPECT_INT(0, in_child(little_room)); /* as `ulimit -v` would */
+}
+
 static char *read_log(void)
 {
     tt_bytes b;
@@ -192,7 +211,7 @@ static char *read_log(void)
     return text;
 }
 
-TT_TEST(log, lines_have_time_and_rank_and_the_level_decides)
+TT_TEST(log, lines_have_time_and_rank)
 {
     char *text;
 
@@ -200,18 +219,12 @@ TT_TEST(log, lines_have_time_and_rank_and_the_level_decides)
     EXPECT_INT(0, tt_log_open("log"));
     tt_log_rank(3);
     tt_info("world epoch %d", 7);
-    tt_step("step 1");
-    tt_log_level(TT_LOG_STEP);
-    tt_step("step 2");
-    tt_log_level(TT_LOG_INFO);
     tt_log_close();
     tt_info("after the end");
     tt_log_rank(0);
     text = read_log();
     EXPECT(text[4] == '-' && text[10] == 'T' && text[23] == 'Z');
     EXPECT_INT(0, strncmp(text + 24, " rank 3 world epoch 7\n", 22));
-    EXPECT(!strstr(text, "step 1"));
-    EXPECT(strstr(text, "rank 3 step 2\n"));
     EXPECT(!strstr(text, "after"));
     free(text);
 }
@@ -243,39 +256,35 @@ TT_TEST(log, a_file_that_cannot_be_opened_is_an_errno)
     EXPECT(tt_log_open("no/such/folder/log") != 0);
 }
 
-static void trace_by_environment(void)
+TT_TEST(log, child_of_a_quiet_environment)
 {
-    execl("/proc/self/exe", "test", "log child_of_trace", (char *)NULL);
-}
-
-TT_TEST(log, child_of_trace)
-{
-    if (!getenv("TT_TRACE_CHILD")) return;
-    tt_log_level(TT_LOG_ERROR); /* overridden */
-    EXPECT_INT(0, tt_log_open(getenv("TT_TRACE_CHILD")));
-    tt_trace("bucket %d", 7);
+    if (!getenv("TT_LOG_CHILD")) return;
+    EXPECT_INT(0, tt_log_open(getenv("TT_LOG_CHILD")));
+    tt_info("bucket %d", 7);
+    tt_warn("bucket %d", 8);
     tt_log_close();
 }
 
-TT_TEST(log, the_environment_overrides_the_level)
+TT_TEST(log, the_environment_keeps_lesser_lines_out)
 {
     char path[4096], *text;
 
     if (getenv("TUTTI_LOG")) tt_test_skip("TUTTI_LOG is set");
     EXPECT(getcwd(path, sizeof path - 8) != NULL);
     strcat(path, "/log");
-    setenv("TUTTI_LOG", "trace", 1);
-    setenv("TT_TRACE_CHILD", path, 1);
+    setenv("TUTTI_LOG", "warn", 1);
+    setenv("TT_LOG_CHILD", path, 1);
     if (fork() == 0) {
-        if (!freopen("/dev/null", "w", stdout)) _exit(9);
-        trace_by_environment();
+        if (!freopen("/dev/null", "w", stdout) || !freopen("/dev/null", "w", stderr)) _exit(9);
+        execl("/proc/self/exe", "test", "log child_of_a_quiet", (char *)NULL);
         _exit(9);
     }
     wait(NULL);
     unsetenv("TUTTI_LOG");
-    unsetenv("TT_TRACE_CHILD");
+    unsetenv("TT_LOG_CHILD");
     text = read_log();
-    EXPECT(strstr(text, "bucket 7"));
+    EXPECT(!strstr(text, "bucket 7"));
+    EXPECT(strstr(text, "bucket 8"));
     free(text);
 }
 

@@ -1,9 +1,33 @@
 #define _GNU_SOURCE
 #include "test.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
+
+/* In place of the C library's: keeps account of what was synced. */
+static char synced[4096];
+
+int fsync(int fd)
+{
+    char link[64], path[PATH_MAX];
+    ssize_t n;
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    n = readlink(link, path, sizeof path - 1);
+    if (n > 0 && strlen(synced) + (size_t)n + 2 < sizeof synced) {
+        path[n] = 0;
+        strcat(synced, strrchr(path, '/'));
+        strcat(synced, " ");
+    }
+    return (int)syscall(SYS_fsync, fd);
+}
 
 static void write_text(const char *path, const char *text)
 {
@@ -110,6 +134,120 @@ TT_TEST(file, a_gzip_bomb_stops_at_the_bound)
     free(zeros);
 }
 
+/* A made-up format: a content begins with its size in decimal. */
+static size_t told_size(const uint8_t *head, size_t size)
+{
+    char text[16] = "";
+
+    memcpy(text, head, size < 15 ? size : 15);
+    return (size_t)atol(text);
+}
+
+TT_TEST(file, a_data_file_holds_what_its_head_announces)
+{
+    tt_str packed = {0};
+    tt_bytes b;
+    char *text = calloc(1, 100001);
+
+    memset(text, 'x', 100000);
+    memcpy(text, "100000 ", 7);
+    pack(text, 100000, &packed);
+    tt_test_write("f.gz", packed.data, packed.size);
+    EXPECT_OK(tt_file_read_data("f.gz", told_size, &b));
+    EXPECT(b.size == 100000 && !memcmp(b.data, text, b.size));
+    tt_file_release(&b);
+    EXPECT_OK(tt_file_read_data("f.gz", NULL, &b));
+    EXPECT_INT(100000, b.size);
+    tt_file_release(&b);
+
+    packed.size = 0;
+    memcpy(text, "099999 ", 7); /* one byte more than announced */
+    pack(text, 100000, &packed);
+    tt_test_write("f.gz", packed.data, packed.size);
+    EXPECT_ERR(TT_EFORMAT, tt_file_read_data("f.gz", told_size, &b));
+    EXPECT_MESSAGE("f.gz: its content is larger than the 99999 bytes its header announces");
+    EXPECT(!b.data);
+
+    packed.size = 0;
+    memcpy(text, "99999999999999 ", 15); /* what no machine holds is not tried */
+    pack(text, 100000, &packed);
+    tt_test_write("f.gz", packed.data, packed.size);
+    EXPECT_ERR(TT_EFORMAT, tt_file_read_data("f.gz", told_size, &b));
+    EXPECT_MESSAGE("announces 99999999999999 bytes, more than the");
+
+    packed.size = 0;
+    memcpy(text, "200000 ", 7); /* less: the reader of the format will say what is missing */
+    pack(text, 100000, &packed);
+    tt_test_write("f.gz", packed.data, packed.size);
+    EXPECT_OK(tt_file_read_data("f.gz", told_size, &b));
+    EXPECT_INT(100000, b.size);
+    tt_file_release(&b);
+    tt_test_write("cut.gz", packed.data, packed.size / 2);
+    EXPECT_ERR(TT_EFORMAT, tt_file_read_data("cut.gz", told_size, &b));
+    EXPECT_MESSAGE("ends early");
+    tt_str_free(&packed);
+    free(text);
+}
+
+TT_TEST(file, only_a_regular_file_holds_data)
+{
+    tt_bytes b;
+
+    EXPECT_ERR(TT_EFORMAT, tt_file_read_data("/dev/zero", NULL, &b)); /* it would never end */
+    EXPECT_MESSAGE("/dev/zero is no regular file");
+    EXPECT_INT(0, mkfifo("pipe", 0666));
+    EXPECT_ERR(TT_EFORMAT, tt_file_read_data("pipe", NULL, &b)); /* nobody writes to it */
+    EXPECT_ERR(TT_EIO, tt_file_read_data(".", NULL, &b));
+    EXPECT_ERR(TT_EIO, tt_file_read_data("nowhere", NULL, &b));
+    write_text("f", "hello");
+    EXPECT_OK(tt_file_read_data("f", NULL, &b));
+    EXPECT(b.mapped && b.size == 5);
+    tt_file_release(&b);
+    write_text("f", "");
+    EXPECT_OK(tt_file_read_data("f", NULL, &b));
+    EXPECT_INT(0, b.size);
+    tt_file_release(&b);
+}
+
+/* 0 if reading the bombs with 64 MB left to take says that they are too large. */
+static int read_bomb(void)
+{
+    long pages;
+    FILE *f = fopen("/proc/self/statm", "r");
+    struct rlimit limit;
+    tt_bytes b;
+
+    if (!f || fscanf(f, "%ld", &pages) != 1) return 8;
+    fclose(f);
+    limit.rlim_cur = limit.rlim_max = (rlim_t)(pages * sysconf(_SC_PAGESIZE)) + (64 << 20);
+    if (setrlimit(RLIMIT_AS, &limit)) return 7;
+    if (tt_file_read_data("bomb", NULL, &b) != TT_EFORMAT) return 6;
+    if (!strstr(tt_message(), "of memory that are free")) return 5;
+    return tt_file_read_data("liar", NULL, &b) == TT_ENOMEM ? 0 : 4;
+}
+
+TT_TEST(file, a_gzip_bomb_stops_where_memory_does)
+{
+    tt_str packed = {0};
+    char *zeros = calloc(1, 100 << 20);
+    int status;
+    pid_t pid;
+
+#ifdef __SANITIZE_ADDRESS__
+    free(zeros);
+    tt_test_skip("the address sanitizer needs all addresses for itself");
+#endif
+    pack(zeros, 100 << 20, &packed);
+    tt_test_write("bomb", packed.data, packed.size);
+    memset(packed.data + packed.size - 4, 0, 4); /* of its size */
+    tt_test_write("liar", packed.data, packed.size);
+    tt_str_free(&packed);
+    free(zeros);
+    if ((pid = fork()) == 0) _exit(read_bomb());
+    EXPECT(pid > 0 && waitpid(pid, &status, 0) == pid);
+    EXPECT_INT(0, status);
+}
+
 TT_TEST(file, broken_gzip_is_told_with_its_offset_wherever_it_breaks)
 {
     tt_str packed = {0};
@@ -189,6 +327,44 @@ TT_TEST(file, folders_are_made_with_parents_and_removed_with_children)
     EXPECT_ERR(TT_EIO, tt_dir_make("outside"));
     EXPECT_ERR(TT_EIO, tt_dir_make(""));
     EXPECT_ERR(TT_EIO, tt_dir_sync("nowhere"));
+}
+
+TT_TEST(file, a_folder_is_on_disk_with_all_its_parents)
+{
+    *synced = 0;
+    EXPECT_OK(tt_dir_make("one/two//three/"));
+    char here[PATH_MAX], want[PATH_MAX];
+    EXPECT(getcwd(here, sizeof here) != NULL);
+    snprintf(want, sizeof want, "%s /one /two ", strrchr(here, '/'));
+    EXPECT_STR(want, synced); /* what got a new name, and nothing else */
+    *synced = 0;
+    EXPECT_OK(tt_dir_make("one/two/three/four"));
+    EXPECT_STR("/three ", synced);
+    *synced = 0;
+    EXPECT_OK(tt_dir_make("one/two/three/four"));
+    EXPECT_STR("", synced);
+}
+
+TT_TEST(file, what_keeps_a_folder_from_being_made_is_told)
+{
+    if (symlink("nowhere", "link")) FAIL("symlink");
+    EXPECT_ERR(TT_EIO, tt_dir_make("link")); /* it is there, but leads to nothing */
+    EXPECT_MESSAGE("link: File exists");
+}
+
+TT_TEST(file, all_is_written_or_how_far_it_came_is_known)
+{
+    size_t done = 0;
+    int fd = open("f", O_WRONLY | O_CREAT, 0666);
+
+    EXPECT(fd >= 0 && tt_write_all(fd, "hello", 5, &done) && done == 5);
+    close(fd);
+    EXPECT_FILE("f", "hello");
+    EXPECT((fd = open("/dev/full", O_WRONLY)) >= 0);
+    EXPECT(!tt_write_all(fd, "hello", 5, &done));
+    EXPECT_INT(ENOSPC, errno);
+    EXPECT_INT(0, done);
+    close(fd);
 }
 
 TT_TEST(file, a_link_to_a_folder_is_not_followed_when_removing)

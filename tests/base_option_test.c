@@ -8,7 +8,7 @@ typedef struct opts {
     bool quiet, force;
     const char *resume;
     int64_t workers;
-    double scale, timeout_s;
+    double timeout_s;
     tt_opt_list set, tag;
 } opts;
 
@@ -17,7 +17,6 @@ static const tt_option options[] = {
     {"force", 'f', TT_OPT_FLAG, offsetof(opts, force), NULL, "do it anyway"},
     {"resume", 0, TT_OPT_STRING, offsetof(opts, resume), "RUN", "go on with a run"},
     {"workers", 'n', TT_OPT_INT, offsetof(opts, workers), "N", "processes"},
-    {"scale", 0, TT_OPT_NUMBER, offsetof(opts, scale), "X", "a factor"},
     {"timeout", 't', TT_OPT_TIME, offsetof(opts, timeout_s), "TIME",
      "how long a silent worker is waited for before the world is formed anew without it"},
     {"set", 's', TT_OPT_LIST, offsetof(opts, set), "KEY=VALUE", "change the job; may be repeated"},
@@ -76,10 +75,9 @@ TT_TEST(option, every_way_to_write_a_value)
     }
     EXPECT_OK(run(&train, "-qfn4 job", &r));
     EXPECT(r.o.quiet && r.o.force);
-    EXPECT_OK(run(&train, "--quiet --resume= --scale 1e-3 --timeout 10m job", &r));
+    EXPECT_OK(run(&train, "--quiet --resume= --timeout 10m job", &r));
     EXPECT(r.o.quiet && !r.o.force);
     EXPECT_STR("", r.o.resume);
-    EXPECT_NEAR(1e-3, r.o.scale, 0);
     EXPECT_NEAR(600, r.o.timeout_s, 0);
     EXPECT_OK(run(&train, "-q -- -n --help", &r));
     EXPECT_INT(2, r.rest_count);
@@ -137,7 +135,6 @@ TT_TEST(option, what_is_wrong_is_named)
         {"-n x job", "--workers N: 'x' is not a whole number"},
         {"-n 1.5 job", "'1.5' is not a whole number"},
         {"--workers= job", "'' is not a whole number"},
-        {"--scale x job", "--scale X: 'x' is not a number"},
         {"--timeout 5y job", "--timeout TIME: '5y' is not a time"},
         {"", "'tutti train' needs JOB [RUN]: none was given"},
         {"a b c", "'tutti train' takes JOB [RUN]: 'c' is too many"},
@@ -189,7 +186,6 @@ TT_TEST(option, help_shows_examples_first_and_fits_the_screen)
                "  -f, --force             do it anyway\n"
                "      --resume RUN        go on with a run\n"
                "  -n, --workers N         processes\n"
-               "      --scale X           a factor\n"
                "  -t, --timeout TIME      how long a silent worker is waited for before the\n"
                "                          world is formed anew without it\n"
                "  -s, --set KEY=VALUE     change the job; may be repeated\n"
@@ -232,7 +228,7 @@ TT_TEST(option, bash_completes_commands_options_and_files)
     EXPECT_INT(0, system("bash try >got 2>&1"));
     EXPECT_FILE("got", "train\n"
                        "--resume\n"
-                       "--quiet --force --resume --workers --scale --timeout --set --tag --help\n"
+                       "--quiet --force --resume --workers --timeout --set --tag --help\n"
                        "--help\n"
                        "job.yaml\n");
 }

@@ -90,15 +90,80 @@ TT_TEST(text, numbers)
     }
 }
 
+/* Makes a locale of our own and uses it: no test should depend on what is installed. */
+static bool use_comma_locale(void)
+{
+    static const char source[] = "LC_NUMERIC\ndecimal_point \",\"\nthousands_sep \".\"\n"
+                                 "grouping 3;3\nEND LC_NUMERIC\n";
+
+    tt_test_write("source", source, strlen(source));
+    if (system("localedef -c -i ./source -f UTF-8 ./comma >/dev/null 2>&1") < 0) return false;
+    setenv("LOCPATH", ".", 1);
+    return setlocale(LC_NUMERIC, "comma") != NULL;
+}
+
 TT_TEST(text, a_comma_locale_plays_no_part)
 {
-    double v;
+    double v = 0, w = 0, plain;
+    bool ok;
+    char *end;
 
-    if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8"))
-        tt_test_skip("no locale with a decimal comma");
-    EXPECT(tt_parse_number("1.5", &v));
+    if (!use_comma_locale()) {
+        unsetenv("LOCPATH");
+        tt_test_skip("localedef made no locale: install the package locales");
+    }
+    plain = strtod("1,5", NULL);
+    ok = tt_parse_number("1.5", &v);
+    w = tt_strtod("2.5,5", &end);
     setlocale(LC_NUMERIC, "C");
+    unsetenv("LOCPATH");
+    EXPECT_NEAR(1.5, plain, 0); /* the locale was in force */
+    EXPECT(ok);
     EXPECT_NEAR(1.5, v, 0);
+    EXPECT_NEAR(2.5, w, 0);
+    EXPECT_STR(",5", end);
+}
+
+TT_TEST(text, half_precision_is_exact)
+{
+    static const struct {
+        uint16_t bits;
+        float value;
+    } cases[] = {{0x3c00, 1},        {0xc100, -2.5f}, {0x0001, 0x1p-24f}, {0x03ff, 0x3ffp-24f},
+                 {0x0400, 0x1p-14f}, {0x7bff, 65504}, {0x7c00, INFINITY}, {0xfc00, -INFINITY}};
+
+    for (int i = 0; i < TT_COUNT(cases); i++) EXPECT(tt_half(cases[i].bits) == cases[i].value);
+    EXPECT(isnan(tt_half(0x7e00)) && isnan(tt_half(0xfc01)));
+    EXPECT(tt_half(0x8000) == 0 && signbit(tt_half(0x8000)));
+}
+
+TT_TEST(text, characters_are_well_formed_or_none)
+{
+    static const struct {
+        const char *text;
+        size_t size;
+    } cases[] = {
+        {"a", 1},
+        {"\xc3\xa4", 2},
+        {"\xe2\x82\xac", 3},
+        {"\xf0\x9f\x8e\xb6", 4},
+        {"\xf4\x8f\xbf\xbf", 4},
+        {"\x80", 0},             /* begins in the middle    */
+        {"\xc3", 0},             /* cut off                 */
+        {"\xc0\xaf", 0},         /* written too long        */
+        {"\xe0\x80\xaf", 0},     /* written too long        */
+        {"\xf0\x8f\xbf\xbf", 0}, /* written too long        */
+        {"\xed\xa0\x80", 0},     /* half a surrogate        */
+        {"\xf4\x90\x80\x80", 0}, /* beyond the last one     */
+        {"\xff", 0},
+    };
+
+    for (int i = 0; i < TT_COUNT(cases); i++) {
+        size_t n = strlen(cases[i].text);
+        if (tt_utf8_size(cases[i].text, n) != cases[i].size) FAIL("case %d", i);
+        if (n > 1) EXPECT_INT(0, tt_utf8_size(cases[i].text, n - 1));
+    }
+    EXPECT_INT(0, tt_utf8_size("a", 0));
 }
 
 TT_TEST(text, booleans)

@@ -55,7 +55,8 @@ TT_TEST(data_order, steps_that_cross_passes_have_one_size)
 TT_TEST(data_fill, a_step_is_the_sum_of_its_grains)
 {
     tt_data_want want = wants(3, 2, 9, 8, 10, 0);
-    tt_order order = {.count = 103, .batch = 24, .by_pass = true, .shuffle = true, .augment = true, .seed = 5};
+    tt_order order = {
+        .count = 103, .batch = 24, .by_pass = true, .shuffle = true, .augment = true, .seed = 5};
     tt_batch full, grain;
     opened o;
 
@@ -243,7 +244,8 @@ TT_TEST(data_split, hidden_labels_are_an_exact_fraction_of_training_alone)
 TT_TEST(data_feed, threads_hand_out_what_inline_does)
 {
     tt_data_want want = wants(3, 2, 9, 8, 10, 0);
-    tt_order order = {.count = 103, .batch = 16, .by_pass = true, .shuffle = true, .augment = true, .seed = 5};
+    tt_order order = {
+        .count = 103, .batch = 16, .by_pass = true, .shuffle = true, .augment = true, .seed = 5};
     tt_feed *inline_feed, *feed;
     const tt_batch *a, *b;
     opened o;
@@ -309,7 +311,7 @@ TT_TEST(data_open, rows_in_memory_are_borrowed_and_checked)
 {
     float x[] = {1, 2, 3, 4, 5, 6}, y[] = {10, 20, 30};
     int32_t label[] = {0, 1, -1};
-    tt_data_rows rows = {x, label, NULL, 3};
+    tt_data_rows rows = {x, label, NULL, 3, NULL};
     tt_data_want want = wants_vector(2, 2, 0);
     tt_data *d;
     whole w;
@@ -339,6 +341,13 @@ TT_TEST(data_open, rows_in_memory_are_borrowed_and_checked)
     x[3] = NAN;
     EXPECT_ERR(TT_EINVAL, tt_data_open_rows(&want, &rows, NULL, 1, &d));
     EXPECT_MESSAGE("row 1, value 1");
+    rows.x = NULL;
+    EXPECT_ERR(TT_EINVAL, tt_data_open_rows(&want, &rows, NULL, 1, &d));
+    EXPECT_MESSAGE("training rows: x is NULL");
+    rows.n = 0;
+    rows.name = "rows to evaluate";
+    EXPECT_ERR(TT_EINVAL, tt_data_open_rows(&want, &rows, NULL, 1, &d));
+    EXPECT_MESSAGE("rows to evaluate: there must be at least one, not 0");
 }
 
 TT_TEST(data_open, wrong_jobs_are_refused_with_their_line)

@@ -7,7 +7,9 @@ static void expect_rows(const char *job, tt_data_want want, tt_split split, cons
     opened o;
     whole w;
 
+    tt_log_quiet(true); /* of words that are not in a vocabulary */
     EXPECT_OK(open_text(job, want, &o));
+    tt_log_quiet(false);
     w = take_all(o.data, split, want);
     for (int64_t i = 0; i < w.b.n * w.features; i++)
         if (!(fabsf(w.b.x[i] - x[i]) < 1e-5f))
@@ -201,7 +203,7 @@ TT_TEST(data_csv, damage_is_refused_with_line_and_column)
     write_text("a.csv", "a,y\n1,0\n");
     EXPECT_REFUSED(TT_EINVAL, "no column 'yy'; did you mean 'y'?",
                    "dir: .\ntrain: {format: csv, file: a.csv, label: yy}", want);
-    EXPECT_REFUSED(TT_EINVAL, "no column with index 2",
+    EXPECT_REFUSED(TT_EINVAL, "no column 2: its rows have 2 fields, and indices count from 0",
                    "dir: .\ntrain: {format: csv, file: a.csv, label: 2}", want);
     EXPECT_REFUSED(TT_EINVAL, "not both",
                    "dir: .\ntrain: {format: csv, file: a.csv, label: y, columns: [{name: a}]}",
@@ -212,8 +214,71 @@ TT_TEST(data_csv, damage_is_refused_with_line_and_column)
                    "dir: .\ntrain: {format: csv, file: a.csv, columns: [{type: label}]}", want);
     EXPECT_REFUSED(TT_EINVAL, "one character",
                    "dir: .\ntrain: {format: csv, file: a.csv, label: y, separator: ';;'}", want);
-    EXPECT_REFUSED(TT_EINVAL, "no such column",
+    EXPECT_REFUSED(TT_EINVAL, "no column 'y': without a header columns are known by `index`",
                    "dir: .\ntrain: {format: csv, file: a.csv, label: y, header: false}", want);
+}
+
+TT_TEST(data_csv, messages_name_the_key_that_helps)
+{
+    static const struct {
+        const char *text, *message;
+        tt_err code;
+        int targets;
+    } bad[] = {
+        {"city,y\nParis,1\n", "'Paris' is no number; in `columns`, words are `type: category`",
+         TT_EDATA, 0},
+        {"a;b;y\n1;2;0\n", "no column 'y': its first line is one field, 'a;b;y'; `separator: ';'`",
+         TT_EINVAL, 0},
+        {"a\tb\ty\n1\t2\t0\n", "`separator: tab` would cut it", TT_EINVAL, 0},
+        {"a;y\n1,5;0\n", "the header has 1 fields, line 2 has 2: its first line is one field",
+         TT_EDATA, 0},
+        {"5,1,0\n6,2,1\n",
+         "no column 'y': its first line has numbers; if that is no header, "
+         "write `header: false`",
+         TT_EINVAL, 0},
+        {"width,height,kind\n1,2,0\n", "no column 'y'; it has 'width', 'height', 'kind'", TT_EINVAL,
+         0},
+        {"a,y\n1,0\n",
+         "wants 2 targets per sample, the data has 0; in `columns`, each of them is "
+         "`type: target`",
+         TT_EDATA, 2},
+    };
+
+    for (int i = 0; i < TT_COUNT(bad); i++) {
+        int targets = bad[i].targets;
+        write_text("a.csv", bad[i].text);
+        EXPECT_REFUSED(bad[i].code, bad[i].message,
+                       "dir: .\ntrain: {format: csv, file: a.csv, label: y}",
+                       wants_vector(1, targets ? 0 : 2, targets));
+    }
+}
+
+TT_TEST(data_csv, words_that_training_never_saw_are_told_once_a_column)
+{
+    tt_data_want want = wants_vector(4, 0, 0);
+    tt_bytes log;
+    opened o;
+
+    write_text("t.csv", "city,kind\nParis,a\nRome,b\n");
+    write_text("v.csv", "city,kind\nParis,a\nOslo,b\nBern,?\n");
+    EXPECT_INT(0, tt_log_open("log"));
+    tt_log_quiet(true);
+    EXPECT_OK(
+        open_text("dir: .\n"
+                  "train: {format: csv, file: t.csv, columns: [{name: city, type: category},\n"
+                  "  {name: kind, type: category}]}\n"
+                  "val: {file: v.csv}",
+                  want, &o));
+    tt_log_quiet(false);
+    tt_log_close();
+    shut(&o);
+    EXPECT_OK(tt_file_read("log", 4096, &log));
+    EXPECT(strstr((const char *)log.data,
+                  "v.csv: column 'city': 2 of 3 rows have a word that is not in the "
+                  "vocabulary, such as 'Oslo' in line 3"));
+    EXPECT(!strstr((const char *)log.data, "'kind'")); /* what is missing is no strange word */
+    EXPECT(memchr(log.data, '\n', log.size) == log.data + log.size - 1);
+    tt_file_release(&log);
 }
 
 TT_TEST(data_csv, adult_as_the_archive_has_it)

@@ -2,6 +2,8 @@
 #include "data_help.h"
 #include "data/source.h"
 
+#include <unistd.h>
+
 /* ---- IDX ---- */
 
 static const char idx_job[] = "dir: .\nscale: 1\ntrain: {format: idx, images: x, labels: y}";
@@ -118,8 +120,9 @@ TT_TEST(data_idx, a_missing_known_file_says_how_to_get_it)
 {
     tt_data_want want = wants(3, 1, 28, 28, 10, 0);
     const char *m = "get it with: tutti data get ";
+    char *here = getcwd(NULL, 0);
 
-    EXPECT_REFUSED(TT_EDATA, "mnist/train-images: no such file; get it with: tutti data get mnist",
+    EXPECT_REFUSED(TT_EDATA, "mnist/train-images: no such file in ",
                    "dir: .\ntrain: {format: idx, images: mnist/train-images, labels: y}", want);
     EXPECT(!strcmp(tt_message() + strlen(tt_message()) - strlen(m) - 5,
                    "get it with: tutti data get mnist"));
@@ -130,6 +133,11 @@ TT_TEST(data_idx, a_missing_known_file_says_how_to_get_it)
     EXPECT_REFUSED(TT_EDATA, "other: no such file", "dir: .\ntrain: {format: idx, images: other}",
                    want);
     EXPECT(!strstr(tt_message(), "get it with"));
+    EXPECT_MESSAGE(here); /* a relative name alone does not tell where it was sought */
+    free(here);
+    EXPECT_REFUSED(TT_EDATA, "/nowhere/at/all: no such file",
+                   "dir: .\ntrain: {format: idx, images: /nowhere/at/all}", want);
+    EXPECT(!strstr(tt_message(), " in "));
 }
 
 TT_TEST(data_idx, folders_come_from_the_environment)
@@ -390,6 +398,41 @@ TT_TEST(data_libsvm, sparse_rows_become_dense_in_the_batch)
     EXPECT_NEAR(1, w.b.x[0], 1e-6); /* two values 1 and 0 are one deviation from their mean */
     EXPECT_NEAR(-1, w.b.x[1], 1e-6);
     EXPECT_NEAR(0, w.b.x[3], 1e-6);
+    free_all(&w);
+    shut(&o);
+}
+
+TT_TEST(data_libsvm, signs_are_classes_only_where_classes_are_wanted)
+{
+    static const char job[] = "dir: .\ntrain: {format: libsvm, file: a}\nval: {file: a}",
+                      sign[] = "dir: .\ntrain: {format: libsvm, file: a, labels: sign}",
+                      one[] = "dir: .\ntrain: {format: libsvm, file: b, labels: 1}";
+    tt_data_want classes = wants_vector(2, 2, 0), targets = wants_vector(2, 0, 1);
+    opened o;
+    whole w;
+
+    write_text("a", "+1 1:1\n-1 2:1\n");
+    EXPECT_OK(open_text(job, classes, &o));
+    w = take_all(o.data, TT_VAL, classes);
+    EXPECT(w.b.label[0] == 1 && w.b.label[1] == 0);
+    free_all(&w);
+    shut(&o);
+    for (int split = 0; split < 2; split++) { /* a regression hits -1, and not 0 */
+        EXPECT_OK(open_text(job, targets, &o));
+        w = take_all(o.data, (tt_split)split, targets);
+        EXPECT(w.b.target[0] == 1 && w.b.target[1] == -1);
+        free_all(&w);
+        shut(&o);
+    }
+    EXPECT_OK(open_text(sign, targets, &o)); /* unless the job says so */
+    w = take_all(o.data, TT_TRAIN, targets);
+    EXPECT(w.b.target[0] == 1 && w.b.target[1] == 0);
+    free_all(&w);
+    shut(&o);
+    write_text("b", "2 1:1\n1 2:1\n");
+    EXPECT_OK(open_text(one, targets, &o));
+    w = take_all(o.data, TT_TRAIN, targets);
+    EXPECT(w.b.target[0] == 1 && w.b.target[1] == 0);
     free_all(&w);
     shut(&o);
 }

@@ -146,7 +146,6 @@ TT_TEST(optim, of_groups_the_later_wins_key_by_key)
              "- {match: '*.weight', l2: 0.25}\n"
              "- {match: 'fc.*', lr: 2}\n",
              net, TT_COUNT(net));
-    EXPECT_NEAR(0.25 / 2 * 2, tt_optim_penalty(j.o, w), 1e-9);
     job_step(j.o, 0, 1, 1, &v);
     EXPECT_NEAR(1 - 0.5 * 1.25, w[0], 1e-6);
     EXPECT_NEAR(1 - 0.5 * 1, w[1], 1e-6); /* a bias: no l2 */
@@ -190,7 +189,7 @@ TT_TEST(optim, mistakes_in_the_optimizer_are_explained)
 {
     fails("{x: 1}", "no optimizer", "adam");
     fails("optimizer: {adamm: {lr: 1}}", "job.yaml:1:13", "did you mean 'adam'");
-    fails("optimizer: newton", "unknown optimizer 'newton'", "rmsprop");
+    fails("optimizer: newton", "there is no optimizer 'newton'", "rmsprop");
     fails("optimizer: {adam: {beta: [0.9, 0.999]}}", "unknown key 'beta'", "did you mean 'betas'");
     fails("optimizer: {sgd: {momentum: 0.9}}", "sgd", "lacks the key 'lr'");
     fails("optimizer: {adam: {lr: -1}}", "lr", "at least 0");
@@ -211,8 +210,8 @@ TT_TEST(optim, mistakes_in_the_optimizer_are_explained)
 TT_TEST(optim, mistakes_in_the_schedule_are_explained)
 {
 #define WITH(s) "{optimizer: adam, schedule: " s "}"
-    fails(WITH("cosin"), "unknown schedule", "did you mean 'cosine'");
-    fails(WITH("zigzag"), "unknown schedule 'zigzag'", "linear");
+    fails(WITH("cosin"), "there is no schedule", "did you mean 'cosine'");
+    fails(WITH("zigzag"), "there is no schedule 'zigzag'", "linear");
     fails(WITH("cosine"), "cosine needs steps", "job.yaml:1:");
     fails(WITH("{cosine: {step: 5}}"), "unknown key 'step'", "did you mean 'steps'");
     fails(WITH("{cosine: {steps: 0}}"), "steps wants", "at least 1");

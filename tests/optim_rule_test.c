@@ -244,9 +244,9 @@ static void run_rule(const tt_rules *r, int rule, int n, buffers *b)
         b->s[0][i] = fabsf(b->s[0][i]); /* some rules take the root of it */
         b->s[1][i] = fabsf(b->s[1][i]);
     }
-    r->prepare(b->g, b->w, n, 3, 0.1f, 0.01f, &b->sum[0]);
+    r->prepare(b->g, b->g, b->w, n, 1.0f / 3, 0.1f, 0.01f, &b->sum[0]);
     r->clip(b->g, n, 1.5f, &b->sum[1]);
-    r->measure(b->w, n, &b->sum[2], &b->sum[0]);
+    r->measure(b->w, n, &b->sum[2]);
     if (rule < TT_COUNT(rules))
         rules[rule](&c, &f);
     else

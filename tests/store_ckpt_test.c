@@ -109,6 +109,53 @@ TT_TEST(ckpt, newest_and_any_other_step_come_back_whole)
     tt_ckpt_close(NULL);
 }
 
+/* A checkpoint of weights that ran away is intact, but nothing can go on from it. */
+TT_TEST(ckpt, one_that_is_not_finite_is_passed_over)
+{
+    tt_saver_opts o = {.folder = "ck", .entries = entries, .file = files, .count = 2};
+    tt_ckpt_info *list;
+    tt_saver *s;
+    tt_ckpt *c;
+    int count;
+
+    save_three();
+    EXPECT_OK(tt_saver_open(&o, &s));
+    set_state(40);
+    moments[3] = INFINITY;
+    EXPECT_OK(tt_saver_save(s, 40, NULL, NAN));
+    EXPECT_OK(tt_saver_wait(s));
+    tt_saver_close(s);
+    EXPECT_OK(tt_ckpt_open("ck", -1, true, &c));
+    EXPECT(tt_ckpt_finite(c));
+    expect_state(c, 30);
+    EXPECT_OK(tt_ckpt_list("ck", true, &list, &count));
+    EXPECT(list[2].newest && list[3].valid && !list[3].newest);
+    free(list);
+    EXPECT_OK(tt_ckpt_open("ck", 40, true, &c)); /* whoever asks for it may see it */
+    EXPECT(!tt_ckpt_finite(c));
+    tt_ckpt_close(c);
+    for (int step = 10; step <= 30; step += 10) {
+        char path[64];
+        snprintf(path, sizeof path, "ck/step-%08d", step);
+        EXPECT_OK(tt_dir_remove(path));
+    }
+    EXPECT_ERR(TT_ECKPT, tt_ckpt_open("ck", -1, true, &c));
+    EXPECT_MESSAGE("not finite");
+}
+
+TT_TEST(ckpt, its_files_can_be_told_apart)
+{
+    tt_ckpt *c;
+
+    save_three();
+    EXPECT_OK(tt_ckpt_open("ck", 30, true, &c));
+    EXPECT_INT(1, tt_tensors_count(tt_ckpt_file(c, "model.safetensors")));
+    EXPECT_STR("w", tt_tensors_at(tt_ckpt_file(c, "model.safetensors"), 0)->name);
+    EXPECT_STR("m", tt_tensors_at(tt_ckpt_file(c, "optim.safetensors"), 0)->name);
+    EXPECT(tt_ckpt_file(c, "other.safetensors") == NULL);
+    tt_ckpt_close(c);
+}
+
 TT_TEST(ckpt, a_copied_folder_opens_under_any_name)
 {
     tt_ckpt *c;

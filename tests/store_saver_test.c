@@ -11,33 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "allocs.h"
 #include "store/store.h"
-
-/* Counts this thread's allocations, where no sanitizer does it in its own way. */
-static _Thread_local long allocations;
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define COUNTS_ALLOCATIONS 1
-void *__libc_malloc(size_t size);
-void *__libc_calloc(size_t n, size_t size);
-void *__libc_realloc(void *p, size_t size);
-void *malloc(size_t size)
-{
-    allocations++;
-    return __libc_malloc(size);
-}
-void *calloc(size_t n, size_t size)
-{
-    allocations++;
-    return __libc_calloc(n, size);
-}
-void *realloc(void *p, size_t size)
-{
-    allocations++;
-    return __libc_realloc(p, size);
-}
-#else
-#define COUNTS_ALLOCATIONS 0
-#endif
 
 enum { N = 5000 };
 
@@ -116,16 +91,14 @@ static int leftovers(void)
 TT_TEST(saver, what_is_saved_is_what_was_there_at_the_call)
 {
     tt_saver *s = open_saver(0, 0);
-    double seconds;
     tt_ckpt *c;
 
-    EXPECT_INT(-1, tt_saver_last(s, NULL));
+    EXPECT_INT(-1, tt_saver_last(s));
     set_state(7);
     EXPECT_OK(tt_saver_save(s, 7, json_pack("{s:i, s:f}", "epoch", 3, "x", 0.1), NAN));
     memset(weights, 0, sizeof weights); /* the loop goes on at once */
     EXPECT_OK(tt_saver_wait(s));
-    EXPECT_INT(7, tt_saver_last(s, &seconds));
-    EXPECT(seconds > 0);
+    EXPECT_INT(7, tt_saver_last(s));
     expect_newest(7);
     EXPECT_OK(tt_ckpt_open("ck", 7, true, &c));
     EXPECT_INT(3, json_integer_value(json_object_get(tt_ckpt_meta(c), "epoch")));
@@ -151,15 +124,15 @@ TT_TEST(saver, the_loop_allocates_nothing)
         tt_test_skip("the sanitizer has its own malloc");
     }
     for (int i = 0; i < 4; i++) meta[i] = json_pack("{s:i}", "step", i);
-    before = allocations;
+    before = own_allocations;
     for (int i = 0; i < 4; i++) {
         EXPECT(!tt_saver_save(s, i, meta[i], i)); /* waits for the one before */
-        tt_saver_last(s, NULL);
+        tt_saver_last(s);
     }
     EXPECT(!tt_saver_wait(s));
-    EXPECT_INT(before, allocations);
+    EXPECT_INT(before, own_allocations);
     free(malloc(1));
-    EXPECT(allocations > before); /* the counter works */
+    EXPECT(own_allocations > before); /* the counter works */
     tt_saver_close(s);
     expect_steps("0* 2 3+");
 }
@@ -173,7 +146,7 @@ TT_TEST(saver, metrics_allocate_nothing_either)
     if (!COUNTS_ALLOCATIONS) tt_test_skip("the sanitizer has its own malloc");
     EXPECT_OK(tt_journal_open("metrics.jsonl", -1, &j));
     EXPECT_OK(tt_events_open("logs", &e));
-    before = allocations;
+    before = own_allocations;
     for (int i = 0; i < 3000; i++) { /* enough to fill the buffer of the events */
         EXPECT(!tt_journal_line(j, i, "train", "loss", 1.0 / (i + 1), "norm", NAN, NULL));
         EXPECT(!tt_events_scalar(e, i, "train/loss", i));
@@ -181,7 +154,7 @@ TT_TEST(saver, metrics_allocate_nothing_either)
     EXPECT(!tt_journal_event(j, 1, "resize", "a sentence"));
     EXPECT(!tt_journal_flush(j));
     EXPECT(!tt_events_flush(e));
-    EXPECT_INT(before, allocations);
+    EXPECT_INT(before, own_allocations);
     tt_journal_close(j);
     tt_events_close(e);
 }
@@ -204,7 +177,7 @@ TT_TEST(saver, keeps_the_newest)
     expect_steps("4 5+");
     tt_saver_close(s);
     s = open_saver(1, 0);
-    EXPECT_INT(5, tt_saver_last(s, NULL)); /* found on disk */
+    EXPECT_INT(5, tt_saver_last(s)); /* found on disk */
     save(s, 6, NAN);
     expect_steps("6+");
     tt_saver_close(s);
@@ -253,7 +226,9 @@ TT_TEST(saver, never_removes_the_last_finite_one)
         EXPECT_OK(tt_saver_save(s, step, NULL, 1000)); /* a score does not make it the best */
         EXPECT_OK(tt_saver_wait(s));
     }
-    expect_steps("2 5+!");
+    expect_steps("2+ 5!");
+    EXPECT_FILE("ck/LATEST", "step-00000002\n"); /* where one would go on */
+    expect_newest(2);
     save(s, 6, NAN);
     expect_steps("6+");
     tt_saver_close(s);
@@ -274,7 +249,7 @@ TT_TEST(saver, a_rotten_one_is_not_taken_for_the_last_good_one)
         EXPECT_OK(tt_saver_save(s, step, NULL, NAN));
         EXPECT_OK(tt_saver_wait(s));
     }
-    expect_steps("1 4! 5+!");
+    expect_steps("1+ 4! 5!");
     tt_saver_close(s);
 }
 
@@ -306,6 +281,84 @@ TT_TEST(saver, going_back_keeps_what_is_saved_then)
     tt_saver_close(s);
 }
 
+/* The state may move: each save copies from where it is then. */
+TT_TEST(saver, entries_may_move_between_saves)
+{
+    static float other[N];
+    tt_saver *s = open_saver(0, 0);
+    float got[N];
+    tt_ckpt *c;
+
+    save(s, 1, NAN);
+    for (int i = 0; i < N; i++) other[i] = -(float)i;
+    entries[1].data = other;
+    EXPECT_OK(tt_saver_save(s, 2, NULL, NAN));
+    entries[1].data = weights;
+    EXPECT_OK(tt_saver_wait(s));
+    EXPECT_OK(tt_ckpt_open("ck", 2, true, &c));
+    EXPECT_OK(tt_entry_floats(tt_ckpt_find(c, "w"), got, N));
+    EXPECT(!memcmp(got, other, sizeof got));
+    tt_ckpt_close(c);
+    tt_saver_close(s);
+}
+
+/* A run that goes on at an older step leaves behind what it passed over: it does not count as the
+ * last, and is not kept in the place of a good one. */
+TT_TEST(saver, what_was_passed_over_is_set_aside)
+{
+    tt_saver *s = open_saver(3, +1);
+
+    save(s, 1, 0.5);
+    save(s, 2, 0.4);
+    set_state(3);
+    weights[7] = NAN;
+    EXPECT_OK(tt_saver_save(s, 3, NULL, NAN));
+    EXPECT_OK(tt_saver_wait(s));
+    save(s, 4, 0.9);
+    expect_steps("2 3! 4*+");
+    tt_saver_close(s);
+    EXPECT(!truncate("ck/step-00000004/model.safetensors", 9));
+    EXPECT_OK(tt_ckpt_set_aside("ck", 2));
+    expect_steps("2*+");
+    EXPECT(tt_file_exists("ck/step-00000003.bad/manifest.json"));
+    EXPECT(tt_file_exists("ck/step-00000004.bad/manifest.json"));
+    EXPECT_FILE("ck/LATEST", "step-00000002\n");
+    EXPECT_FILE("ck/BEST", "step-00000002\n");
+    s = open_saver(1, +1);
+    EXPECT_INT(2, tt_saver_last(s));
+    save(s, 4, 0.3);
+    expect_steps("2* 4+");
+    tt_saver_close(s);
+    EXPECT_OK(tt_ckpt_set_aside("ck", 2)); /* at the same step again */
+    EXPECT(tt_file_exists("ck/step-00000004.bad/manifest.json"));
+    expect_steps("2*+");
+}
+
+TT_TEST(saver, what_became_of_a_save_is_told_once)
+{
+    tt_saver *s = open_saver(0, 0);
+    int64_t step;
+    tt_err err;
+
+    EXPECT(!tt_saver_ended(s, &step, &err));
+    save(s, 5, NAN);
+    EXPECT(tt_saver_ended(s, &step, &err));
+    EXPECT_INT(5, step);
+    EXPECT_INT(TT_OK, err);
+    EXPECT(!tt_saver_ended(s, &step, &err));
+    EXPECT_OK(tt_dir_remove("ck"));
+    tt_test_write("ck", "", 0);
+    EXPECT_OK(tt_saver_save(s, 6, NULL, NAN));
+    EXPECT_ERR(TT_EIO, tt_saver_wait(s));
+    tt_fail(TT_EINVAL, "something else");
+    EXPECT(tt_saver_ended(s, &step, &err));
+    EXPECT_INT(6, step);
+    EXPECT_INT(TT_EIO, err);
+    EXPECT_MESSAGE("ck");
+    EXPECT(!tt_saver_ended(s, &step, &err));
+    tt_saver_close(s);
+}
+
 TT_TEST(saver, what_a_crash_left_is_cleared_at_open)
 {
     tt_saver *s = open_saver(0, 0);
@@ -322,7 +375,7 @@ TT_TEST(saver, what_a_crash_left_is_cleared_at_open)
     expect_steps("1 2+");
     expect_newest(2);
     EXPECT_INT(1, leftovers());
-    EXPECT_INT(2, tt_saver_last(s, NULL));
+    EXPECT_INT(2, tt_saver_last(s));
     tt_saver_close(s);
 }
 
@@ -347,7 +400,7 @@ TT_TEST(saver, a_full_disk_leaves_the_older_one_and_the_loop_goes_on)
         EXPECT_INT(TT_EIO, err);
         EXPECT_MESSAGE("step-00000002.tmp");
         EXPECT_ERR(TT_EIO, tt_saver_wait(s)); /* until the next save */
-        EXPECT_INT(1, tt_saver_last(s, NULL));
+        EXPECT_INT(1, tt_saver_last(s));
         EXPECT_INT(0, leftovers());
         expect_newest(1);
     }
@@ -424,7 +477,7 @@ static void save_for_ever(int64_t from, int tell)
         int64_t last;
         set_state(step);
         if (tt_saver_save(s, step, NULL, NAN)) _exit(1);
-        last = tt_saver_last(s, NULL);
+        last = tt_saver_last(s);
         if (write(tell, &last, sizeof last) != sizeof last) _exit(1);
     }
 }

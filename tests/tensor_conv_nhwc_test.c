@@ -1,4 +1,4 @@
-/* Convolution with channels innermost, and in TT_PLAIN, against the reference. */
+/* Convolution with channels innermost against the reference. */
 #include "tensor_help.h"
 
 static tt_window window(int c, int h, int w, int o, int k, int stride, int pad)
@@ -47,13 +47,13 @@ typedef struct sizes {
     help_form in, out;
 } sizes;
 
-static sizes sizes_of(const tt_window *w, int n, tt_layout layout)
+static sizes sizes_of(const tt_window *w, int n)
 {
     return (sizes){(int64_t)n * w->c * w->h * w->w,
                    (int64_t)n * w->o * w->oh * w->ow,
                    (int64_t)w->o * (w->c / w->groups) * w->kh * w->kw,
-                   {layout, 1, n, w->c, (int64_t)w->h * w->w},
-                   {layout, 1, n, w->o, (int64_t)w->oh * w->ow}};
+                   {TT_NHWC, 1, n, w->c, (int64_t)w->h * w->w},
+                   {TT_NHWC, 1, n, w->o, (int64_t)w->oh * w->ow}};
 }
 
 /* Memory that was never written is not a number, so that reading it shows. */
@@ -62,19 +62,19 @@ static void *unwritten(size_t bytes)
     return memset(help_bytes(bytes), 0xff, bytes);
 }
 
-static void against_ref(const tt_kernels *k, const tt_window *win, int n, tt_layout layout,
-                        bool bias, bool relu, bool add)
+static void against_ref(const tt_kernels *k, const tt_window *win, int n, bool bias, bool relu,
+                        bool add)
 {
     const tt_kernels *ref = help_ref();
     tt_conv plain = {.win = *win, .layout = TT_PLAIN, .bias = bias, .relu = relu}, c = plain;
-    sizes s = sizes_of(win, n, layout);
+    sizes s = sizes_of(win, n);
     tt_conv_args r = {
         .n = n, .x = help_random(s.x), .w = help_random(s.w), .dx_add = add, .dw_add = add};
     tt_conv_args a = r;
     double tol = 2e-5 * sqrt((double)win->c * win->kh * win->kw + n * win->oh * win->ow);
     float *packed;
 
-    c.layout = layout;
+    c.layout = TT_NHWC;
     r.b = a.b = bias ? help_random(win->o) : NULL;
     packed = unwritten(k->conv_packed(&c) * sizeof(float));
     k->conv_pack(&c, a.w, packed);
@@ -107,8 +107,7 @@ TT_TEST(conv_nhwc, random_windows_are_as_the_reference)
         tt_window w = pick_window();
         int n = help_coin() ? 1 : help_int(2, 9);
         bool bias = help_coin(), relu = help_coin(), add = help_coin();
-        tt_layout layout = i % 4 ? TT_NHWC : TT_PLAIN;
-        EACH_FAST(k) against_ref(k, &w, n, layout, bias, relu, add);
+        EACH_FAST(k) against_ref(k, &w, n, bias, relu, add);
     }
 }
 
@@ -125,7 +124,7 @@ TT_TEST(conv_nhwc, windows_of_many_blocks_are_as_the_reference)
 
     EACH_FAST(k)
     for (int i = 0; i < TT_COUNT(some); i++)
-        against_ref(k, &some[i], some[i].h > 10 ? 2 : 13, TT_NHWC, true, false, i % 2);
+        against_ref(k, &some[i], some[i].h > 10 ? 2 : 13, true, false, i % 2);
 }
 
 TT_TEST(conv_nhwc, dense_layers_are_as_the_reference)
@@ -136,7 +135,7 @@ TT_TEST(conv_nhwc, dense_layers_are_as_the_reference)
     for (int i = 0; i < TT_COUNT(n); i++)
         for (int j = 0; j < TT_COUNT(c); j++) {
             tt_window w = window(c[j], 1, 1, o[(i + j) % TT_COUNT(o)], 1, 1, 0);
-            against_ref(k, &w, n[i], j % 2 ? TT_NHWC : TT_PLAIN, true, true, i % 2);
+            against_ref(k, &w, n[i], true, true, i % 2);
         }
 }
 
@@ -144,7 +143,7 @@ TT_TEST(conv_nhwc, dense_layers_are_as_the_reference)
 TT_TEST(conv_nhwc, padding_is_left_out_not_multiplied)
 {
     tt_window w = window(5, 4, 4, 3, 3, 1, 1);
-    sizes s = sizes_of(&w, 2, TT_NHWC);
+    sizes s = sizes_of(&w, 2);
 
     EACH_FAST(k)
     {
@@ -178,7 +177,7 @@ TT_TEST(conv_nhwc, results_repeat_to_the_bit_and_samples_are_alone)
         enum { N = 11 };
         tt_window *w = &some[i];
         tt_conv c = {.win = *w, .layout = TT_NHWC};
-        sizes s = sizes_of(w, N, TT_NHWC);
+        sizes s = sizes_of(w, N);
         float *x = help_random(s.x), *wt = help_random(s.w), *dy = help_random(s.y);
         float *packed = help_floats((int64_t)k->conv_packed(&c));
         tt_conv_args a = {.n = N, .x = x, .w = wt, .packed = packed}, b;
@@ -212,7 +211,7 @@ TT_TEST(conv_nhwc, results_repeat_to_the_bit_and_samples_are_alone)
 TT_TEST(conv_nhwc, what_is_not_wanted_is_not_touched)
 {
     tt_window w = window(12, 5, 5, 7, 3, 1, 1);
-    sizes s = sizes_of(&w, 3, TT_NHWC);
+    sizes s = sizes_of(&w, 3);
 
     EACH_FAST(k)
     {

@@ -28,7 +28,10 @@ void tt_test_fail(const char *file, int line, const char *fmt, ...)
     failed_now = 1;
 }
 
-void tt_test_stop(void) { longjmp(leave, 1); }
+void tt_test_stop(void)
+{
+    longjmp(leave, 1);
+}
 
 void tt_test_skip(const char *why)
 {
@@ -62,8 +65,10 @@ const char *tt_test_data(const char *name)
     static char path[8192], why[8300];
     const char *base = getenv("TUTTI_DATA");
 
-    if (base && *base) snprintf(path, sizeof path, "%s/%s", base, name);
-    else snprintf(path, sizeof path, "%s/../shared/data/%s", start_dir, name);
+    if (base && *base)
+        snprintf(path, sizeof path, "%s/%s", base, name);
+    else
+        snprintf(path, sizeof path, "%s/../shared/data/%s", start_dir, name);
     if (access(path, R_OK)) {
         snprintf(why, sizeof why, "no %s (set TUTTI_DATA)", name);
         tt_test_skip(why);
@@ -104,9 +109,12 @@ int main(int argc, char **argv)
         if (!wanted) continue;
         double begun = tt_clock_s();
         if (!setjmp(leave)) run_one(t, base);
-        if (skipped_why) printf("skip %s: %s\n", full, skipped_why), skipped++;
-        else if (failed_now) printf("FAIL %s\n", full), failed++;
-        else passed++;
+        if (skipped_why)
+            printf("skip %s: %s\n", full, skipped_why), skipped++;
+        else if (failed_now)
+            printf("FAIL %s\n", full), failed++;
+        else
+            passed++;
         double took = tt_clock_s() - begun;
         if (took > 2) printf("     %s took %.1f s\n", full, took);
         fflush(stdout);

@@ -20,7 +20,8 @@ typedef struct tt_test {
     struct tt_test *next;
 } tt_test;
 void tt_test_add(tt_test *t);
-void tt_test_fail(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void tt_test_fail(const char *file, int line, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 _Noreturn void tt_test_stop(void); /* leaves the test that failed */
 _Noreturn void tt_test_skip(const char *why);
 
@@ -34,7 +35,7 @@ _Noreturn void tt_test_skip(const char *why);
     static void group_##_##name_(void)
 
 /* A failed expectation ends its test. */
-#define FAIL(...) (tt_test_fail(__FILE__, __LINE__, __VA_ARGS__), tt_test_stop())
+#define FAIL(...)    (tt_test_fail(__FILE__, __LINE__, __VA_ARGS__), tt_test_stop())
 #define EXPECT(cond) ((cond) ? (void)0 : FAIL("expected %s", #cond))
 #define EXPECT_OK(call)                                                                            \
     do {                                                                                           \
@@ -62,16 +63,18 @@ _Noreturn void tt_test_skip(const char *why);
         if (!(fabs(w_ - g_) <= (tol))) FAIL("%s: got %.9g, wanted %.9g", #got, g_, w_);            \
     } while (0)
 #define EXPECT_MESSAGE(part)                                                                       \
-    (strstr(tt_message(), (part)) ? (void)0 : FAIL("message \"%s\" lacks \"%s\"", tt_message(), (part)))
+    (strstr(tt_message(), (part)) ? (void)0                                                        \
+                                  : FAIL("message \"%s\" lacks \"%s\"", tt_message(), (part)))
 #define EXPECT_FILE(path, want) tt_test_file(__FILE__, __LINE__, path, want, strlen(want))
 void tt_test_file(const char *file, int line, const char *path, const char *want, size_t size);
 void tt_test_write(const char *path, const void *data, size_t size);
 
-/* The folder of real datasets ($TUTTI_DATA, else ../shared/data beside the project); skips if absent. */
+/* The folder of real datasets ($TUTTI_DATA, else ../shared/data beside the project); skips if
+ * absent. */
 const char *tt_test_data(const char *name);
 
-/* A file of the project, "tests/golden/x.txt": tests leave the folder they were started in, which must
- * be the project's. Valid until the next call. */
+/* A file of the project, "tests/golden/x.txt": tests leave the folder they were started in, which
+ * must be the project's. Valid until the next call. */
 const char *tt_test_source(const char *path);
 
 #endif

@@ -4,9 +4,9 @@
     bench/torch/train.py MODEL [--threads N] [--seconds S]      MODEL: cnn, cnn2, mlp, resnet18 or resnet50
 
 One line of JSON. Same model, batch, loss and optimiser as in bench/MODEL.yaml, on random rows in memory.
-PyTorch gets its best: images are tried in both memory formats and the faster one is measured, gradients are
-set to None, relus work in place. With one thread the clock is by default that of the process's CPU time, which
-other jobs on the machine do not slow down; with more it is the wall's.
+PyTorch gets its best: images in both memory formats, each with its own number, gradients set to None, relus
+that work in place. With one thread the clock is that of the process's CPU time, which other jobs on
+the machine do not slow down; with more it is the wall's.
 """
 import argparse
 import json
@@ -19,7 +19,6 @@ parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--seconds", type=float, default=5.0, help="measuring time after the warm-up")
 parser.add_argument("--window", type=float, default=0.1, help="seconds of a window, of which the best counts")
 parser.add_argument("--batch", type=int, default=0, help="default: as in the job")
-parser.add_argument("--clock", choices=("auto", "wall"), default="auto", help="auto: CPU time with one thread")
 opts = parser.parse_args()
 for name in "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS":  # read when the libraries load
     os.environ[name] = str(opts.threads)
@@ -28,7 +27,7 @@ import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
-clock = time.process_time if opts.threads == 1 and opts.clock == "auto" else time.perf_counter
+clock = time.process_time if opts.threads == 1 else time.perf_counter
 WARM_S, WINDOWS_LEAST = 0.5, 3
 
 
@@ -139,20 +138,15 @@ class Trainer:
 def main():
     torch.set_num_threads(opts.threads)
     torch.set_flush_denormal(True)
-    layouts = {"nchw": torch.contiguous_format}
+    layouts = {"samples_per_s": torch.contiguous_format}
     if len(MODELS[opts.model][1]) == 3:
-        layouts["channels_last"] = torch.channels_last
-    rates, trainers = {}, {}
-    for name, layout in layouts.items():  # a short heat decides which format runs the rest
-        trainers[name] = Trainer(layout)
-        trainers[name].warm()
-        rates[name] = trainers[name].measure(opts.seconds / 10)
-    best = max(rates, key=lambda name: max(rates[name]))
-    rates[best] += trainers[best].measure(opts.seconds)
-    told = sorted(rates[best])
-    print(json.dumps({"name": opts.model, "batch": trainers[best].batch, "threads": opts.threads, "format": best,
-                      "samples_per_s": round(told[-1], 2), "samples_per_s_median": round(told[len(told) // 2], 2),
-                      "windows": len(told), "version": torch.__version__}))
+        layouts["samples_per_s_channels_last"] = torch.channels_last
+    told = {"name": opts.model, "threads": opts.threads, "version": torch.__version__}
+    for name, layout in layouts.items():
+        trainer = Trainer(layout)
+        trainer.warm()
+        told[name] = round(max(trainer.measure(opts.seconds)), 2)
+    print(json.dumps(told))
 
 
 main()

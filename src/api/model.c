@@ -140,8 +140,11 @@ tutti_status tutti_model_eval(tutti_model *m, const tutti_rows *rows, tutti_metr
     if (!err && !out) err = tt_fail(TT_EINVAL, "tutti_model_eval: out is NULL");
     if (err) return status_of(err);
     if (rows) {
-        tt_data_rows r = {
-            .x = rows->x, .label = rows->label, .target = rows->target, .n = rows->count};
+        tt_data_rows r = {.x = rows->x,
+                          .label = rows->label,
+                          .target = rows->target,
+                          .n = rows->count,
+                          .name = "rows to evaluate"};
         err = tt_use_eval_rows(m->use, &r, &got);
     } else {
         err = tt_use_eval(m->use, TT_VAL, &got);

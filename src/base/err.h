@@ -25,17 +25,20 @@ typedef enum tt_err {
 tt_err tt_fail(tt_err code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 tt_err tt_vfail(tt_err code, const char *fmt, va_list ap);
 
-/* Adds what only the caller knows, in front: "resuming run r42: <message so far>". Returns `code`. */
+/* Adds what only the caller knows, in front: "resuming run r42: <message so far>". Returns `code`.
+ */
 tt_err tt_context(tt_err code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* The message of this thread's last error; "" if none. May have several lines (a job file's line
  * with its caret). Valid until this thread's next tt_fail or tt_context. */
 const char *tt_message(void);
 
-/* Hands an error from one thread to another: the worker keeps tt_message(), the waiter repeats it. */
+/* Hands an error from one thread to another: the worker keeps tt_message(), the waiter repeats it.
+ */
 tt_err tt_repeat(tt_err code, const char *message);
 
-/* Our own mistakes only; stays on in release builds. Prints file, line and condition, then aborts. */
+/* Our own mistakes only; stays on in release builds. Prints file, line and condition, then aborts.
+ */
 #define TT_ASSERT(cond) ((cond) ? (void)0 : tt_assert_failed(__FILE__, __LINE__, #cond))
 _Noreturn void tt_assert_failed(const char *file, int line, const char *cond);
 

@@ -4,7 +4,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <openssl/evp.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -13,11 +12,13 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
+#include "gzip.h"
 #include "mem.h"
 
 /* ---- reading ---- */
+
+static const char ALLOWED[] = "allowed here";
 
 /* read until `size` bytes are there or the file ends; -1 with errno on error. */
 static ssize_t read_full(int fd, void *data, size_t size)
@@ -32,12 +33,6 @@ static ssize_t read_full(int fd, void *data, size_t size)
         got += (size_t)n;
     }
     return (ssize_t)got;
-}
-
-static tt_err too_large(const char *path, size_t most)
-{
-    return tt_fail(TT_EFORMAT, "%s: its content is larger than the %zu bytes allowed here", path,
-                   most);
 }
 
 /* Makes room for more in a buffer that grows to at most one byte over `most`: that byte tells that
@@ -72,7 +67,7 @@ static tt_err read_stream(const char *path, int fd, size_t most, tt_bytes *out)
         }
         size += (size_t)n;
         if (most && size > most) {
-            err = too_large(path, most);
+            err = tt_too_large(path, (tt_bound){most, ALLOWED});
             goto out;
         }
         if (size < room) break; /* the end: read_full fills what it can */
@@ -88,89 +83,17 @@ static tt_err read_mapped(const char *path, int fd, size_t size, size_t most, tt
 {
     void *p;
 
-    if (most && size > most) return too_large(path, most);
+    if (most && size > most) return tt_too_large(path, (tt_bound){most, ALLOWED});
     p = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED) return tt_fail(TT_EIO, "mapping %s: %s", path, strerror(errno));
     *out = (tt_bytes){.data = p, .size = size, .mapped = true};
     return TT_OK;
 }
 
-static bool is_gzip(const tt_bytes *b)
-{
-    return b->size >= 2 && b->data[0] == 0x1f && b->data[1] == 0x8b;
-}
-
-/* Where in the compressed bytes the inflater stands. */
-static size_t offset_of(const z_stream *z, const tt_bytes *in)
-{
-    return (size_t)(z->next_in - in->data);
-}
-
-/* A gzip file is one stream or several in a row; zeros may pad it (tapes, block devices). */
-static tt_err next_member(const char *path, z_stream *z, const tt_bytes *in, bool *done)
-{
-    size_t at = offset_of(z, in), end = in->size;
-
-    while (end > at && in->data[end - 1] == 0) end--;
-    *done = end == at;
-    if (*done) return TT_OK;
-    if (in->data[at] != 0x1f || inflateReset(z) != Z_OK)
-        return tt_fail(TT_EFORMAT, "%s: bytes that are no gzip follow the stream at byte %zu", path,
-                       at);
-    return TT_OK;
-}
-
-static tt_err inflate_all(const char *path, const tt_bytes *in, size_t most, tt_bytes *out)
-{
-    tt_err err = TT_OK;
-    z_stream z = {0};
-    uint8_t *data = NULL;
-    size_t size = 0, room = 0, slice, left;
-    bool done = false;
-    int rc = Z_OK;
-
-    if (inflateInit2(&z, 15 + 16) != Z_OK) return tt_fail(TT_ENOMEM, "inflating %s", path);
-    z.next_in = (Bytef *)in->data;
-    while (!done) {
-        if (size == room && (err = grow(path, &data, &room, most))) goto out;
-        left = in->size - offset_of(&z, in);
-        z.avail_in = left > UINT_MAX ? UINT_MAX : (uInt)left;
-        slice = room - size > UINT_MAX ? UINT_MAX : room - size;
-        z.next_out = data + size;
-        z.avail_out = (uInt)slice;
-        rc = inflate(&z, Z_NO_FLUSH);
-        size += slice - z.avail_out;
-        if (most && size > most) {
-            err = too_large(path, most);
-            goto out;
-        }
-        if (rc == Z_STREAM_END) {
-            if ((err = next_member(path, &z, in, &done))) goto out;
-        } else if (rc == Z_BUF_ERROR && offset_of(&z, in) == in->size) {
-            err =
-                tt_fail(TT_EFORMAT, "%s: the gzip stream ends early, at byte %zu", path, in->size);
-            goto out;
-        } else if (rc == Z_MEM_ERROR) {
-            err = tt_fail(TT_ENOMEM, "inflating %s", path);
-            goto out;
-        } else if (rc != Z_OK && rc != Z_BUF_ERROR) {
-            err = tt_fail(TT_EFORMAT, "%s: broken gzip stream near byte %zu: %s", path,
-                          offset_of(&z, in), z.msg ? z.msg : "it needs a dictionary");
-            goto out;
-        }
-    }
-    *out = (tt_bytes){.data = data, .size = size};
-    data = NULL;
-out:
-    inflateEnd(&z);
-    free(data);
-    return err;
-}
-
 /* Opens a file to read and looks at it. On error *fd is -1. */
-static tt_err open_file(const char *path, int *fd, struct stat *st)
+static tt_err open_file(const char *path, int flags, int *fd, struct stat *st)
 {
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    *fd = open(path, O_RDONLY | O_CLOEXEC | flags);
     if (*fd < 0) return tt_fail(TT_EIO, "cannot open %s: %s", path, strerror(errno));
     if (fstat(*fd, st) == 0) {
         if (!S_ISDIR(st->st_mode)) return TT_OK;
@@ -182,25 +105,75 @@ static tt_err open_file(const char *path, int *fd, struct stat *st)
     return TT_EIO;
 }
 
+static bool starts_packed(int fd)
+{
+    uint8_t magic[2];
+
+    return pread(fd, magic, 2, 0) == 2 && tt_gzip_is(magic, 2);
+}
+
 tt_err tt_file_read(const char *path, size_t most, tt_bytes *out)
 {
     tt_err err;
     struct stat st;
     tt_bytes raw = {0};
-    uint8_t magic[2] = {0};
-    bool packed;
     int fd;
 
     *out = (tt_bytes){0};
-    if ((err = open_file(path, &fd, &st))) return err;
-    if (S_ISREG(st.st_mode) && st.st_size > 0) {
-        packed = pread(fd, magic, 2, 0) == 2 && is_gzip(&(tt_bytes){.data = magic, .size = 2});
-        err = read_mapped(path, fd, (size_t)st.st_size, packed ? 0 : most, &raw);
-    } else
+    if ((err = open_file(path, 0, &fd, &st))) return err;
+    if (S_ISREG(st.st_mode) && st.st_size > 0)
+        err = read_mapped(path, fd, (size_t)st.st_size, starts_packed(fd) ? 0 : most, &raw);
+    else
         err = read_stream(path, fd, most, &raw);
     if (err) goto out;
-    if (is_gzip(&raw))
-        err = inflate_all(path, &raw, most, out);
+    if (tt_gzip_is(raw.data, raw.size))
+        err = tt_gzip_inflate(path, &raw, (tt_bound){most, ALLOWED}, 0, out);
+    else {
+        *out = raw;
+        raw = (tt_bytes){0};
+    }
+out:
+    tt_file_release(&raw);
+    close(fd);
+    return err;
+}
+
+/* A header is read to be believed, within what the machine can hold. */
+static tt_err inflate_promised(const char *path, const tt_bytes *in, tt_promise *promise,
+                               tt_bytes *out)
+{
+    size_t available = tt_mem_free(), promised = 0;
+    uint8_t head[4096];
+
+    if (promise) promised = promise(head, tt_gzip_peek(in, head, sizeof head));
+    if (promised > available)
+        return tt_fail(TT_EFORMAT,
+                       "%s: its header announces %zu bytes, more than the %zu bytes of memory "
+                       "that are free",
+                       path, promised, available);
+    if (promised)
+        return tt_gzip_inflate(path, in, (tt_bound){promised, "its header announces"}, promised,
+                               out);
+    return tt_gzip_inflate(path, in, (tt_bound){available, "of memory that are free"}, 0, out);
+}
+
+tt_err tt_file_read_data(const char *path, tt_promise *promise, tt_bytes *out)
+{
+    tt_err err;
+    struct stat st;
+    tt_bytes raw = {0};
+    int fd;
+
+    *out = (tt_bytes){0};
+    /* Without waiting: to open a pipe that nobody writes to would take for ever. */
+    if ((err = open_file(path, O_NONBLOCK, &fd, &st))) return err;
+    if (!S_ISREG(st.st_mode)) {
+        err = tt_fail(TT_EFORMAT, "%s is no regular file, but a device or a pipe", path);
+        goto out;
+    }
+    if (st.st_size > 0 && (err = read_mapped(path, fd, (size_t)st.st_size, 0, &raw))) goto out;
+    if (tt_gzip_is(raw.data, raw.size))
+        err = inflate_promised(path, &raw, promise, out);
     else {
         *out = raw;
         raw = (tt_bytes){0};
@@ -215,6 +188,8 @@ void tt_file_release(tt_bytes *b)
 {
     if (b->mapped)
         munmap((void *)b->data, b->size);
+    else if (b->room)
+        tt_block_free((void *)b->data, b->room);
     else
         free((void *)b->data);
     *b = (tt_bytes){0};
@@ -222,16 +197,19 @@ void tt_file_release(tt_bytes *b)
 
 /* ---- writing ---- */
 
-static int write_full(int fd, const char *data, size_t size)
+bool tt_write_all(int fd, const void *data, size_t size, size_t *done)
 {
-    while (size > 0) {
-        ssize_t n = write(fd, data, size);
+    size_t at = 0;
+
+    while (at < size) {
+        ssize_t n = write(fd, (const char *)data + at, size - at);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return -1;
-        data += n;
-        size -= (size_t)n;
+        if (n == 0) errno = ENOSPC;
+        if (n <= 0) break;
+        at += (size_t)n;
     }
-    return 0;
+    if (done) *done = at;
+    return at == size;
 }
 
 /* The folder that holds `path`, opened: fsync of it makes a rename in it last. */
@@ -269,7 +247,7 @@ tt_err tt_file_write(const char *path, const void *data, size_t size)
     fd = open(tmp, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd < 0) goto fail;
     made = true;
-    if (write_full(fd, data, size) || fsync(fd)) goto fail;
+    if (!tt_write_all(fd, data, size, NULL) || fsync(fd)) goto fail;
     if (close(fd)) {
         fd = -1;
         goto fail;
@@ -297,22 +275,40 @@ bool tt_file_exists(const char *path)
     return stat(path, &st) == 0;
 }
 
+/* One folder, and the word of it in the one above; true if it is there. */
+static bool make_one(const char *path)
+{
+    struct stat st;
+    bool ok;
+    int why, fd;
+
+    if (mkdir(path, 0777)) {
+        /* A link to a folder is one too, so ask what is there instead of trusting EEXIST. */
+        why = errno;
+        ok = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+        errno = why;
+        return ok;
+    }
+    if ((fd = open_parent(path)) < 0) return false;
+    ok = sync_dir(fd) == 0;
+    why = errno;
+    close(fd);
+    errno = why;
+    return ok;
+}
+
 tt_err tt_dir_make(const char *path)
 {
     tt_err err = TT_OK;
     char *part = strdup(path);
-    struct stat st;
 
     if (!part) return tt_fail(TT_ENOMEM, "making the folder %s", path);
-    for (char *p = part + (*part != 0);; p++) {
+    for (char *p = part + (*part != 0); !err; p++) {
         char c = *p;
-        if (c && c != '/') continue;
+        if (c && (c != '/' || p[-1] == '/')) continue;
         *p = 0;
-        /* A link to a folder is one too, so ask what is there instead of trusting EEXIST. */
-        if (mkdir(part, 0777) && (stat(part, &st) || !S_ISDIR(st.st_mode))) {
+        if ((c || p == part || p[-1] != '/') && !make_one(part))
             err = tt_fail(TT_EIO, "making the folder %s: %s: %s", path, part, strerror(errno));
-            break;
-        }
         *p = c;
         if (!c) break;
     }
@@ -458,7 +454,7 @@ tt_err tt_sha_file(const char *path, char hex[65])
     int fd;
 
     hex[0] = 0;
-    if ((err = open_file(path, &fd, &st))) return err;
+    if ((err = open_file(path, 0, &fd, &st))) return err;
     if (!(buffer = malloc(ROOM))) tt_mem_out(ROOM);
     s = tt_sha_begin();
     while ((n = read_full(fd, buffer, ROOM)) > 0) tt_sha_add(s, buffer, (size_t)n);

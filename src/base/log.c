@@ -12,15 +12,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "file.h"
 #include "text.h"
 
-static const char *const level_names[] = {"error", "warn", "info", "step", "trace"};
+static const char *const level_names[] = {"error", "warn", "info"};
 enum { LEVEL_COUNT = sizeof level_names / sizeof *level_names };
 
 /* `most` is read on every call, so that a line which is off costs one load. */
 static atomic_int most = TT_LOG_INFO, rank_now;
 static atomic_bool quiet_now;
-static bool most_is_fixed; /* by TUTTI_LOG */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int log_fd = -1; /* under lock */
@@ -33,17 +33,9 @@ static void read_environment(void)
     for (int i = 0; i < LEVEL_COUNT; i++) {
         if (strcmp(want, level_names[i])) continue;
         atomic_store(&most, i);
-        most_is_fixed = true;
         return;
     }
-    fprintf(stderr, "tutti: warning: TUTTI_LOG is '%s', not error, warn, info, step or trace\n",
-            want);
-}
-
-void tt_log_level(tt_level level)
-{
-    pthread_once(&once, read_environment);
-    if (!most_is_fixed) atomic_store(&most, (int)level);
+    fprintf(stderr, "tutti: warning: TUTTI_LOG is '%s', not error, warn or info\n", want);
 }
 
 void tt_log_rank(int rank)
@@ -78,17 +70,6 @@ void tt_log_close(void)
     use_fd(-1);
 }
 
-static void write_all(int fd, const char *data, size_t size)
-{
-    while (size > 0) {
-        ssize_t n = write(fd, data, size);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return; /* a full disk must not stop training */
-        data += n;
-        size -= (size_t)n;
-    }
-}
-
 /* The lines after the first are set in, so that whatever starts a line of the file is a time. */
 static void add_indented(tt_str *out, const char *text)
 {
@@ -103,7 +84,7 @@ static void add_indented(tt_str *out, const char *text)
 
 void tt_logf(tt_level level, const char *fmt, ...)
 {
-    static const char *const labels[] = {"error: ", "warning: ", "", "", ""};
+    static const char *const labels[] = {"error: ", "warning: ", ""};
     char text[4096];
     va_list ap;
     struct timespec now;
@@ -119,7 +100,7 @@ void tt_logf(tt_level level, const char *fmt, ...)
 
     if (level <= TT_LOG_WARN && !atomic_load(&quiet_now)) {
         tt_str_add(&line, "tutti: %s%s\n", labels[level], text);
-        write_all(STDERR_FILENO, line.data, line.size);
+        (void)tt_write_all(STDERR_FILENO, line.data, line.size, NULL);
         line.size = 0;
     }
     pthread_mutex_lock(&lock);
@@ -130,7 +111,8 @@ void tt_logf(tt_level level, const char *fmt, ...)
                    utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
                    now.tv_nsec / 1000000, atomic_load(&rank_now), labels[level]);
         add_indented(&line, text);
-        write_all(log_fd, line.data, line.size); /* one call: O_APPEND keeps lines whole */
+        /* One call: O_APPEND keeps lines whole. That a disk is full must not stop training. */
+        (void)tt_write_all(log_fd, line.data, line.size, NULL);
     }
     pthread_mutex_unlock(&lock);
     tt_str_free(&line);

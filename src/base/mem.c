@@ -85,7 +85,6 @@ void tt_block_free(void *p, size_t bytes)
 typedef struct block {
     struct block *next;
     size_t size, used;
-    size_t dirty; /* bytes that were ever handed out: the others are zero still */
     char *data;
 } block;
 
@@ -123,8 +122,6 @@ static void *block_take(block *b, size_t bytes, size_t align)
     if (__builtin_add_overflow(at, bytes, &end) || end > b->size) return NULL;
     b->used = end > b->size - GAP ? b->size : end + GAP;
     ASAN_UNPOISON_MEMORY_REGION(b->data + at, bytes);
-    if (at < b->dirty) memset(b->data + at, 0, (end < b->dirty ? end : b->dirty) - at);
-    if (end > b->dirty) b->dirty = end;
     return b->data + at;
 }
 
@@ -165,15 +162,6 @@ char *tt_arena_printf(tt_arena *a, const char *fmt, ...)
     vsnprintf(s, (size_t)size + 1, fmt, ap);
     va_end(ap);
     return s;
-}
-
-void tt_arena_reset(tt_arena *a)
-{
-    for (block *b = a->first; b; b = b->next) {
-        b->used = 0;
-        ASAN_POISON_MEMORY_REGION(b->data, b->size);
-    }
-    a->now = a->first;
 }
 
 void tt_arena_close(tt_arena *a)

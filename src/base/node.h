@@ -44,7 +44,6 @@ static inline const tt_source *tt_node_source(const tt_node *n)
 
 tt_node *tt_node_new(tt_tree *t, tt_node_kind kind, const tt_source *s, int line, int column);
 void tt_node_push(tt_node *parent, tt_node *key, tt_node *child); /* key NULL for a list */
-bool tt_node_is_null(const tt_node *n);
 void tt_node_to_map(tt_node *null); /* `train:` with nothing after it is an empty map */
 tt_source *tt_source_add(tt_tree *t, const char *name, const char *text, size_t size, bool is_set);
 

@@ -70,9 +70,6 @@ static tt_err put_value(parser *p, const tt_option *o, const char *value)
     case TT_OPT_INT:
         if (tt_parse_int(value, at)) return TT_OK;
         return tt_fail(TT_EINVAL, "--%s %s: '%s' is not a whole number", o->name, o->value, value);
-    case TT_OPT_NUMBER:
-        if (tt_parse_number(value, at)) return TT_OK;
-        return tt_fail(TT_EINVAL, "--%s %s: '%s' is not a number", o->name, o->value, value);
     case TT_OPT_TIME:
         if (tt_parse_time(value, at)) return TT_OK;
         return tt_fail(TT_EINVAL, "--%s %s: '%s' is not a time such as 30, 500ms, 10m or 2h",

@@ -84,27 +84,6 @@ static void line_of(const tt_source *s, int line, const char **start, size_t *si
 
 /* ---- messages ---- */
 
-/* Length of the well-formed UTF-8 character at p, 0 if there is none (then one byte is skipped). */
-static size_t char_at(const char *p, const char *end)
-{
-    const unsigned char *u = (const unsigned char *)p;
-    size_t n = u[0] < 0x80   ? 1
-               : u[0] < 0xC2 ? 0
-               : u[0] < 0xE0 ? 2
-               : u[0] < 0xF0 ? 3
-               : u[0] < 0xF5 ? 4
-                             : 0;
-
-    if (n == 0 || (size_t)(end - p) < n) return 0;
-    for (size_t i = 1; i < n; i++)
-        if (!is_continuation(p[i])) return 0;
-    if (u[0] == 0xE0 && u[1] < 0xA0) return 0; /* over-long */
-    if (u[0] == 0xED && u[1] > 0x9F) return 0; /* half of a surrogate pair */
-    if (u[0] == 0xF0 && u[1] < 0x90) return 0;
-    if (u[0] == 0xF4 && u[1] > 0x8F) return 0;
-    return n;
-}
-
 /* Adds the line and a caret under `column`. A long line is shown around the caret; what a terminal
  * would act on is shown as '?'. */
 static void show_line(tt_str *out, const char *p, size_t size, int column)
@@ -119,7 +98,7 @@ static void show_line(tt_str *out, const char *p, size_t size, int column)
     tt_str_add(out, "\n%s", first ? "..." : "");
     if (first) tt_str_add(&caret, "   ");
     for (; p < end && at < first + WIDTH; at++) {
-        size_t n = char_at(p, end), step = n ? n : 1;
+        size_t n = tt_utf8_size(p, (size_t)(end - p)), step = n ? n : 1;
         bool odd = n == 0 || ((unsigned char)*p < 0x20 && *p != '\t') || *p == 0x7F ||
                    (n == 2 && (unsigned char)*p == 0xC2 && (unsigned char)p[1] < 0xA0);
         if (at >= first) tt_str_put(out, odd ? "?" : p, odd ? 1 : n);
@@ -179,7 +158,7 @@ tt_err tt_source_check(const tt_source *s)
         return tt_source_fail(s, 0, 0, "%zu bytes of YAML: at most %d are read", s->size,
                               TT_TREE_BYTES);
     for (; p < end; p += n) {
-        n = char_at(p, end);
+        n = tt_utf8_size(p, (size_t)(end - p));
         if (n && *p) continue;
         place_of(s, (size_t)(p - s->text), &line, &column);
         if (n) return tt_source_fail(s, line, column, "a zero byte: is this a text file?");

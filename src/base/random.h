@@ -5,7 +5,9 @@
 
 #include <stdint.h>
 
-typedef struct tt_u128 { uint32_t v[4]; } tt_u128;
+typedef struct tt_u128 {
+    uint32_t v[4];
+} tt_u128;
 
 tt_u128 tt_philox(uint64_t key, uint64_t counter_hi, uint64_t counter_lo);
 

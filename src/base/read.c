@@ -82,9 +82,42 @@ static tt_err read_string(const tt_node *n, const char *what, const char **out)
     return TT_OK;
 }
 
+/* "a, b or c" */
+static void list_names(const char *const *names, int count, char *out, size_t size)
+{
+    *out = 0;
+    for (int i = 0; i < count; i++) {
+        size_t at = strlen(out);
+        snprintf(out + at, size - at, "%s%s",
+                 i == 0           ? ""
+                 : i == count - 1 ? " or "
+                                  : ", ",
+                 names[i]);
+    }
+}
+
+tt_err tt_node_pick(const tt_node *at, const char *what, const char *name, const void *table,
+                    size_t row, int count, int *out)
+{
+    const char *names[64], *near;
+    char list[640];
+
+    TT_ASSERT(count <= TT_COUNT(names));
+    for (int i = 0; i < count; i++) {
+        names[i] = *(const char *const *)((const char *)table + (size_t)i * row);
+        if (strcmp(name, names[i])) continue;
+        *out = i;
+        return TT_OK;
+    }
+    if ((near = tt_nearest(name, names, count)))
+        return tt_node_fail(at, "there is no %s '%.60s': did you mean '%s'?", what, name, near);
+    list_names(names, count, list, sizeof list);
+    return tt_node_fail(at, "there is no %s '%.60s': use %s", what, name, list);
+}
+
 static tt_err read_choice(const tt_node *n, const char *what, const tt_key *key, int *out)
 {
-    char copy[512], list[640] = "";
+    char copy[512], list[640];
     const char *names[64], *near;
     int count = 0;
 
@@ -99,14 +132,7 @@ static tt_err read_choice(const tt_node *n, const char *what, const tt_key *key,
         }
         names[count++] = p;
     }
-    for (int i = 0; i < count; i++) {
-        size_t at = strlen(list);
-        snprintf(list + at, sizeof list - at, "%s%s",
-                 i == 0           ? ""
-                 : i == count - 1 ? " or "
-                                  : ", ",
-                 names[i]);
-    }
+    list_names(names, count, list, sizeof list);
     if (n->kind == TT_SCALAR && (near = tt_nearest(n->text, names, count)))
         return tt_node_fail(n, "%s is '%.60s', not %s: did you mean '%s'?", what, n->text, list,
                             near);
@@ -372,8 +398,9 @@ tt_err tt_node_kind_of(tt_node *n, const char *what, const char **name, tt_node 
         return fail_type(n, what, "a name, or a name with arguments as in `conv: {out: 10}`");
     if (n->kind == TT_MAP && n->count > 1)
         return tt_node_fail(n->key[1],
-                            "%s has one name, '%s': is '%s' an argument, to be indented?", what,
-                            n->key[0]->text, n->key[1]->text);
+                            "%s has one name, '%s': is '%s' an argument, to be indented? To take "
+                            "another %s, give it whole: {%s: {...}}",
+                            what, n->key[0]->text, n->key[1]->text, what, n->key[1]->text);
     if (n->kind ==
         TT_SCALAR) { /* `relu` becomes `relu: {}`, so that there is a place for defaults */
         key = tt_node_scalar(n->tree, n, n->text);

@@ -12,7 +12,6 @@
 #define _GNU_SOURCE
 #include "team.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
@@ -198,95 +197,4 @@ void tt_team_close(tt_team *t)
     for (int i = 1; i <= t->started; i++) pthread_join(t->members[i].thread, NULL);
     free(t->members);
     free(t);
-}
-
-/* ---- how many CPUs ---- */
-
-static int affinity_count(void)
-{
-    /* The kernel refuses a set smaller than its own: try larger ones. */
-    for (int bits = 1024; bits <= 1 << 20; bits *= 4) {
-        cpu_set_t *set = CPU_ALLOC((size_t)bits);
-        size_t size = CPU_ALLOC_SIZE((size_t)bits);
-        int count = 0, rc;
-        if (!set) return 1;
-        rc = sched_getaffinity(0, size, set);
-        if (!rc) count = CPU_COUNT_S(size, set);
-        CPU_FREE(set);
-        if (!rc) return count > 0 ? count : 1;
-        if (errno != EINVAL) return 1;
-    }
-    return 1;
-}
-
-/* The first `count` numbers of a file; "max" and -1 are no limit. False unless all are there. */
-static bool read_numbers(const char *path, long long *out, int count)
-{
-    FILE *f = fopen(path, "re");
-    bool ok = f != NULL;
-
-    for (int i = 0; ok && i < count; i++) ok = fscanf(f, "%lld", &out[i]) == 1;
-    if (f) fclose(f);
-    return ok;
-}
-
-/* CPUs that quota and period of one group amount to, rounded up; INT_MAX if it has no limit. */
-static int quota_of(const char *mount, const char *group)
-{
-    char path[8192], path2[8192];
-    long long v[2];
-
-    snprintf(path, sizeof path, "%s%s/cpu.max", mount, group);
-    if (!read_numbers(path, v, 2)) {
-        snprintf(path, sizeof path, "%s%s/cpu.cfs_quota_us", mount, group);
-        snprintf(path2, sizeof path2, "%s%s/cpu.cfs_period_us", mount, group);
-        if (!read_numbers(path, v, 1) || !read_numbers(path2, v + 1, 1)) return INT_MAX;
-    }
-    if (v[0] <= 0 || v[1] <= 0 || v[0] / v[1] >= INT_MAX - 1) return INT_MAX;
-    return (int)((v[0] + v[1] - 1) / v[1]);
-}
-
-/* The least of a group and all above it. */
-static int quota_upwards(const char *mount, char *group)
-{
-    int least = INT_MAX, quota;
-    char *slash;
-
-    for (;;) {
-        quota = quota_of(mount, group);
-        if (quota < least) least = quota;
-        slash = strrchr(group, '/');
-        if (!slash) return least;
-        *slash = 0;
-    }
-}
-
-/* /proc/self/cgroup: "0::/a/b" for version 2, "4:cpu,cpuacct:/a/b" for version 1. */
-static int quota_count(void)
-{
-    char line[4096], *list, *group;
-    int least = INT_MAX, quota;
-    FILE *f = fopen("/proc/self/cgroup", "re");
-
-    while (f && fgets(line, sizeof line, f)) {
-        line[strcspn(line, "\n")] = 0;
-        if (!(list = strchr(line, ':')) || !(group = strchr(++list, ':'))) continue;
-        *group++ = 0;
-        if (!*list)
-            quota = quota_upwards("/sys/fs/cgroup", group);
-        else if (!strcmp(list, "cpu") || !strncmp(list, "cpu,", 4) || strstr(list, ",cpu,") ||
-                 (strlen(list) > 4 && !strcmp(list + strlen(list) - 4, ",cpu")))
-            quota = quota_upwards("/sys/fs/cgroup/cpu", group);
-        else
-            continue;
-        if (quota < least) least = quota;
-    }
-    if (f) fclose(f);
-    return least;
-}
-
-int tt_cpu_count(void)
-{
-    int cpus = affinity_count(), quota = quota_count();
-    return quota < cpus ? quota : cpus;
 }

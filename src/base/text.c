@@ -125,14 +125,27 @@ static void open_locale(void)
     c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
 }
 
-/* strtod of the part that scan_decimal accepted, with a point whatever the locale says. */
-static double to_double(const char *s)
+double tt_strtod(const char *s, char **end)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
 
     pthread_once(&once, open_locale);
     if (!c_locale) tt_mem_out(sizeof c_locale);
-    return strtod_l(s, NULL, c_locale);
+    return strtod_l(s, end, c_locale);
+}
+
+float tt_half(uint16_t bits)
+{
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    float v;
+
+    if (exponent == 31)
+        v = fraction ? NAN : INFINITY;
+    else if (exponent)
+        v = ldexpf((float)(1024 + fraction), exponent - 25);
+    else
+        v = ldexpf((float)fraction, -24);
+    return bits >> 15 ? -v : v;
 }
 
 bool tt_parse_number(const char *s, double *out)
@@ -142,7 +155,7 @@ bool tt_parse_number(const char *s, double *out)
     double v;
 
     if (!scan_decimal(s, &d) || !unit_of(d.end, false, &unit)) return false;
-    v = to_double(s) * (double)unit;
+    v = tt_strtod(s, NULL) * (double)unit;
     if (!isfinite(v)) return false;
     *out = v;
     return true;
@@ -188,12 +201,31 @@ bool tt_parse_time(const char *s, double *out_s)
     if (!scan_decimal(s, &d)) return false;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         if (strcmp(d.end, units[i].name)) continue;
-        v = to_double(s) * units[i].seconds;
+        v = tt_strtod(s, NULL) * units[i].seconds;
         if (!isfinite(v) || v < 0) return false;
         *out_s = v;
         return true;
     }
     return false;
+}
+
+/* ---- characters ---- */
+
+size_t tt_utf8_size(const char *s, size_t n)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    size_t size;
+
+    if (n == 0) return 0;
+    size = u[0] < 0x80 ? 1 : u[0] < 0xC2 ? 0 : u[0] < 0xE0 ? 2 : u[0] < 0xF0 ? 3 : 4;
+    if (size > n || u[0] > 0xF4) return 0;
+    for (size_t i = 1; i < size; i++)
+        if (u[i] >> 6 != 2) return 0;
+    if (u[0] == 0xE0 && u[1] < 0xA0) return 0; /* written too long */
+    if (u[0] == 0xED && u[1] > 0x9F) return 0; /* half of a surrogate pair */
+    if (u[0] == 0xF0 && u[1] < 0x90) return 0;
+    if (u[0] == 0xF4 && u[1] > 0x8F) return 0;
+    return size;
 }
 
 /* ---- names that were nearly right ---- */

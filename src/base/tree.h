@@ -2,8 +2,8 @@
  *
  * A module describes the keys it takes as a table; tt_node_read checks a map against the table and
  * fills a struct. Whatever is wrong (unknown key, wrong type, out of range, missing) is TT_EINVAL
- * with file:line:column, the line, a caret and, for names, "did you mean". Keys that were left out are
- * added to the tree with their default, so a tree that has been read is the *resolved* job.
+ * with file:line:column, the line, a caret and, for names, "did you mean". Keys that were left out
+ * are added to the tree with their default, so a tree that has been read is the *resolved* job.
  *
  * Nodes live as long as their tree. Not for several threads at once. */
 #ifndef TT_TREE_H
@@ -33,21 +33,23 @@ typedef struct tt_node {
     tt_tree *tree;
 } tt_node;
 
-/* Anchors and aliases are followed (bounded), so is `<<: *base`; duplicate keys and several documents
- * are refused. All that is wrong with the text is TT_EINVAL, and so is a file that is not there. */
+/* Anchors and aliases are followed (bounded), so is `<<: *base`; duplicate keys and several
+ * documents are refused. All that is wrong with the text is TT_EINVAL, and so is a file that is not
+ * there. */
 tt_err tt_tree_load(const char *path, tt_tree **out);
 tt_err tt_tree_parse(const char *name, const char *text, size_t size, tt_tree **out);
 tt_node *tt_tree_root(tt_tree *t);
 tt_tree *tt_tree_copy(const tt_tree *t); /* as if it had not been read; messages stay the same */
 
-/* `a.b.2.c=value`: replaces or adds what the path names (list items by number from 0; a layer by its
- * name, given or not: `model.layers.conv1.out`); the value is YAML too. Errors name the assignment and
- * leave the tree as it was. Messages about the new value show the assignment instead of a line of the
- * file. */
+/* `a.b.2.c=value`: replaces or adds what the path names (list items by number from 0; a layer by
+ * its name, given or not: `model.layers.conv1.out`); the value is YAML too. Errors name the
+ * assignment and leave the tree as it was. Messages about the new value show the assignment instead
+ * of a line of the file. */
 tt_err tt_tree_set(tt_tree *t, const char *assignment);
 tt_node *tt_tree_get(const tt_tree *t, const char *path); /* the same paths; NULL if absent */
 
-/* YAML text of a node, readable, in the order of the file; defaults are marked "# default" if asked. */
+/* YAML text of a node, readable, in the order of the file; defaults are marked "# default" if
+ * asked. */
 void tt_tree_print(const tt_node *n, bool mark_defaults, tt_str *out);
 void tt_tree_close(tt_tree *t); /* accepts NULL */
 
@@ -60,6 +62,7 @@ void tt_node_add(tt_node *parent, const char *key, tt_node *child); /* key NULL 
 tt_node *tt_node_copy(tt_tree *t, const tt_node *n);
 
 tt_node *tt_node_get(const tt_node *map, const char *key); /* NULL if absent, or not a map */
+bool tt_node_is_null(const tt_node *n);                    /* `key:`, `key: ~`, `key: null` */
 
 /* "job.yaml:12:9: <message>", the line and a caret; returns TT_EINVAL. */
 tt_err tt_node_fail(const tt_node *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -81,24 +84,34 @@ typedef enum tt_type {
     TT_NODE,    /* tt_node *: anything; NULL if absent; the caller reads it      */
 } tt_type;
 
-typedef struct tt_ints { int count; const int64_t *item; } tt_ints;
-typedef struct tt_numbers { int count; const double *item; } tt_numbers;
-typedef struct tt_strings { int count; const char *const *item; } tt_strings;
+typedef struct tt_ints {
+    int count;
+    const int64_t *item;
+} tt_ints;
+typedef struct tt_numbers {
+    int count;
+    const double *item;
+} tt_numbers;
+typedef struct tt_strings {
+    int count;
+    const char *const *item;
+} tt_strings;
 
 typedef struct tt_key {
     const char *name;
     tt_type type;
-    size_t at;             /* offsetof in the struct that is filled                          */
-    const char *preset;    /* the default as YAML text; NULL: required; "-": optional, left
-                            * as the caller initialised it, and not added to the tree        */
-    double least, most;    /* for numbers and each member of a list; 0, 0: unbounded;
-                            * most < least: bounded below alone                              */
-    const char *choices;   /* CHOICE only                                                    */
-    const char *help;      /* a line for `tutti config keys` and docs/job.md                 */
+    size_t at;           /* offsetof in the struct that is filled                          */
+    const char *preset;  /* the default as YAML text; NULL: required; "-": optional, left
+                          * as the caller initialised it, and not added to the tree        */
+    double least, most;  /* for numbers and each member of a list; 0, 0: unbounded;
+                          * most < least: bounded below alone                              */
+    const char *choices; /* CHOICE only                                                    */
+    const char *help;    /* a line for `tutti config keys` and docs/job.md                 */
 } tt_key;
 
-/* Reads `map` (NULL: an empty map that is not in any tree; NODE keys are then NULL) by the table into
- * *out. `what` names the map in messages: "unknown key 'batchsize' in train". A value that is null
+/* Reads `map` (NULL: an empty map that is not in any tree; NODE keys are then NULL) by the table
+ * into *out. `what` names the map in messages: "unknown key 'batchsize' in train". A value that is
+ * null
  * (`train:`, `train: ~`) is an empty map; null for an optional key ("-") leaves it out. */
 tt_err tt_node_read(tt_node *map, const char *what, const tt_key *keys, int key_count, void *out);
 
@@ -106,9 +119,15 @@ tt_err tt_node_read(tt_node *map, const char *what, const tt_key *keys, int key_
  * (key->at plays no part), and `what` its name in messages. */
 tt_err tt_node_value(tt_node *n, const char *what, const tt_key *key, void *out);
 
-/* A node that names a kind, with arguments or without: `relu`, `conv: {out: 10}`. Gives the name, the
- * node of the name (for messages) and the argument map (added, empty, if there was none). */
-tt_err tt_node_kind_of(tt_node *n, const char *what, const char **name, tt_node **at, tt_node **args);
+/* A node that names a kind, with arguments or without: `relu`, `conv: {out: 10}`. Gives the name,
+ * the node of the name (for messages) and the argument map (added, empty, if there was none). */
+tt_err tt_node_kind_of(tt_node *n, const char *what, const char **name, tt_node **at,
+                       tt_node **args);
+
+/* Which row of a table has this name? Rows of `row` bytes begin with a `const char *`. If none has,
+ * the message at `at` names the nearest, or all. */
+tt_err tt_node_pick(const tt_node *at, const char *what, const char *name, const void *table,
+                    size_t row, int count, int *out);
 
 #define TT_COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
 

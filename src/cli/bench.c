@@ -124,8 +124,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* With one thread, the CPU time of the whole process, its data thread included: other programs on the machine do not
- * count. With several, the time on the wall. */
+/* With one thread, the CPU time of the whole process, its data thread included: other programs on
+ * the machine do not count. With several, the time on the wall. */
 static double bench_clock(int threads)
 {
     struct timespec ts;
@@ -183,8 +183,9 @@ static void print(const tt_trainer *t, const figures *f, int64_t batch, bool jso
     }
     printf("%s, batch %lld, %d thread%s, %s kernels\n", tt_train_name(t), (long long)batch, threads,
            threads == 1 ? "" : "s", tt_model_kernels(m)->name);
-    printf("  %.*f samples/s in the best of %d windows of %d steps (median %.*f)\n", f->best < 100 ? 2 : 0, f->best,
-           f->windows, f->window_steps, f->best < 100 ? 2 : 0, f->median);
+    printf("  %.*f samples/s in the best of %d windows of %d steps (median %.*f)\n",
+           f->best < 100 ? 2 : 0, f->best, f->windows, f->window_steps, f->best < 100 ? 2 : 0,
+           f->median);
     printf("  %.1f GFLOP/s, %.0f %% of the peak of %.1f\n", gflops,
            peak > 0 ? 100 * gflops / peak : 0, peak);
 }
@@ -244,7 +245,8 @@ const tt_command cli_bench = {
              "gives samples "
              "a second in the best window, GFLOP/s (a multiply and an add count as two), and the "
              "share of the "
-             "measured peak of the threads used. One thread is measured in CPU time, several on the wall "
+             "measured peak of the threads used. One thread is measured in CPU time, several on "
+             "the wall "
              "clock. Nothing is written.",
     .examples = (const char *const[]){"tutti bench job.yaml", "as the job says",
                                       "tutti bench job.yaml --threads 1 --seconds 10",

@@ -25,6 +25,9 @@ extern const int cli_command_count;
 const tt_command *cli_command_find(const char *name); /* hidden ones too; NULL */
 tt_err cli_command_unknown(const char *name);         /* TT_EINVAL, with "did you mean" */
 
+/* How this program was called: "tutti", or the path that was given. For commands to repeat. */
+extern const char *cli_program;
+
 /* ---- Errors: printed here, once ---- */
 enum { CLI_REQUEUE = 75, CLI_INTERRUPTED = 130 };
 int cli_exit_code(tt_err err);

@@ -13,32 +13,6 @@ static const tt_option options[] = {
     {"runs", 0, TT_OPT_STRING, offsetof(config_opts, runs), "DIR", "where run folders are; runs"},
 };
 
-/* The keys of `data` are checked by opening it. That it is not on this machine is no mistake of the
- * job: *absent then says why. */
-static tt_err check_data(tt_tree *tree, tt_str *absent)
-{
-    tt_job job;
-    tt_model *m = NULL;
-    tt_data *d = NULL;
-    tt_wants w;
-    tt_err err;
-
-    if ((err = tt_job_read(tree, &job)) || !job.data) return err;
-    if ((err = tt_model_open(job.model, &(tt_model_opts){0}, &m))) return err;
-    w = tt_model_wants(m);
-    err = tt_data_open(job.data,
-                       &(tt_data_want){.input = tt_model_input(m),
-                                       .classes = w.classes,
-                                       .targets = w.targets,
-                                       .input_at = tt_model_input_at(m)},
-                       0, &d);
-    tt_data_close(d);
-    tt_model_close(m);
-    if (err == TT_EINVAL || err == TT_ENOMEM) return err;
-    if (err) tt_str_add(absent, "%s", tt_message());
-    return TT_OK;
-}
-
 /* ---- keys ---- */
 
 static const char *type_name(const tt_key *k)
@@ -123,30 +97,33 @@ static void print_keys(const tt_node *n, const char *path)
 
 enum { CHECK, SHOW, KEYS };
 
-static void print_checked(tt_tree *tree, const char *path, const tt_str *absent)
+/* That the data is not on this machine is no mistake of the job; but data that is here must fit.
+ * `trouble`: it could not be opened, and tt_message() says why. */
+static tt_err check_data(tt_tree *tree, const char *path, bool trouble)
 {
-    tt_job job;
-
-    if (tt_job_read(tree, &job)) return;
-    printf("%s: job '%s' has no mistakes\n", path, job.name);
-    if (absent->size) printf("its data was not checked: %s\n", absent->data);
+    if (trouble && !tt_data_find(tt_tree_get(tree, "data")))
+        return tt_repeat(TT_EDATA, tt_message());
+    printf("%s: job '%s' has no mistakes\n", path, tt_tree_get(tree, "name")->text);
+    if (trouble) printf("its data was not checked: %s\n", tt_message());
+    return TT_OK;
 }
 
 static int config_run(const void *opts, int argc, const char **argv)
 {
     static const char *const words[] = {"check", "show", "keys"};
     const config_opts *o = opts;
-    tt_str absent = {0}, text = {0};
+    tt_str text = {0};
     cli_job job = {0};
+    bool absent;
     int word = cli_choose("config", argv[0], words, TT_COUNT(words));
     tt_err err;
 
     (void)argc;
     if (word < 0) return cli_fail(TT_EINVAL);
     if ((err = cli_job_load(argv[1], o->runs, &o->set, false, &job)) ||
-        (err = tt_job_check(job.tree)) || (err = check_data(job.tree, &absent)))
+        (err = tt_job_check_data(job.tree, &absent)))
         goto out;
-    if (word == CHECK) print_checked(job.tree, job.path, &absent);
+    if (word == CHECK) err = check_data(job.tree, job.path, absent);
     if (word == KEYS) print_keys(tt_tree_root(job.tree), "");
     if (word == SHOW) {
         tt_tree_print(tt_tree_root(job.tree), true, &text);
@@ -154,7 +131,6 @@ static int config_run(const void *opts, int argc, const char **argv)
     }
 out:
     cli_job_close(&job);
-    tt_str_free(&absent);
     tt_str_free(&text);
     return err ? cli_fail(err) : 0;
 }
@@ -165,7 +141,8 @@ const tt_command cli_config = {
     .args_least = 2,
     .args_most = 2,
     .brief = "check a job, show it with all defaults, list its keys",
-    .about = "check finds mistakes without training. show prints the job as it is understood, with "
+    .about = "check finds mistakes without training, also those of the data if it is here. show "
+             "prints the job as it is understood, with "
              "what was "
              "left out marked as default. keys tells of each key its value, type, range and "
              "meaning; any of them "

@@ -150,7 +150,7 @@ static void gather(cli_display *d, const tt_progress *p)
     if (isfinite(p->step_s)) d->step_s += weight * (p->step_s - d->step_s);
     if (isfinite(p->loss)) gather_spark(d, p->loss);
     if (p->saved) {
-        d->saved_step = p->step;
+        d->saved_step = p->saved_step[p->saved - 1];
         d->saved_at = tt_clock_s();
     }
     d->p = *p;
@@ -312,11 +312,11 @@ static void draw(cli_display *d, double now)
 
 /* ---- lines ---- */
 
-/* A line that stays: above the panel, if there is one. */
+/* A line that stays: above the panel, if there is one. It may be longer than the screen is wide. */
 static void begin_line(cli_display *d)
 {
     erase(d);
-    d->limit = d->screen.live ? cli_screen_width(STDOUT_FILENO) - 1 : 1 << 20;
+    d->limit = 1 << 20;
     d->width = 0;
 }
 
@@ -347,7 +347,7 @@ static void line_event(cli_display *d)
         put(d, BOLD, "epoch %.6g of %.6g", p->epoch, p->epochs);
     else
         put(d, BOLD, "step %s", tt_show_count(p->step, count, sizeof count));
-    put(d, PLAIN, "  loss %.4g", p->loss_mean);
+    if (!isnan(p->loss_mean)) put(d, PLAIN, "  loss %.4g", p->loss_mean);
     if (p->validated) {
         cli_metrics_show(&p->val, text, sizeof text);
         put(d, PLAIN, "  val %s", text);
@@ -379,13 +379,12 @@ static void json_number(cli_display *d, const char *name, double v)
     add_raw(d, text, (size_t)n);
 }
 
-static void json_begin(cli_display *d, const char *event)
+static void json_begin(cli_display *d, const char *event, int64_t step)
 {
     char text[128];
     int n = snprintf(text, sizeof text, "{\"event\":\"%s\",\"step\":%lld,\"steps\":%lld", event,
-                     (long long)d->p.step, (long long)d->p.steps);
+                     (long long)step, (long long)d->p.steps);
     add_raw(d, text, (size_t)n);
-    json_number(d, "epoch", d->p.epoch);
 }
 
 static void json_end(cli_display *d)
@@ -398,7 +397,8 @@ static void json_step(cli_display *d)
 {
     const tt_progress *p = &d->p;
 
-    json_begin(d, p->epoch_end ? "epoch" : "step");
+    json_begin(d, p->epoch_end ? "epoch" : "step", p->step);
+    json_number(d, "epoch", p->epoch);
     json_number(d, "loss", p->loss);
     json_number(d, "loss_mean", p->loss_mean);
     json_number(d, "lr", p->lr);
@@ -419,34 +419,32 @@ static void json_events(cli_display *d)
     const tt_metrics *v = &d->p.val;
 
     if (d->p.validated) {
-        json_begin(d, "validation");
+        json_begin(d, "validation", d->p.step);
+        json_number(d, "epoch", d->p.epoch);
         json_number(d, "loss", v->loss);
         if (!isnan(v->accuracy)) json_number(d, "accuracy", v->accuracy);
         if (!isnan(v->top5)) json_number(d, "top5", v->top5);
         if (!isnan(d->p.best)) json_number(d, "best", d->p.best);
         json_end(d);
     }
-    if (d->p.saved) {
-        json_begin(d, "saved");
+    for (int i = 0; i < d->p.saved; i++) {
+        json_begin(d, "saved", d->p.saved_step[i]);
         json_end(d);
     }
 }
 
 /* ---- the calls ---- */
 
-/* A new trouble is told once, and the panel shows it until a save succeeds. Where there is no panel
- * the log has told it already. */
+/* A new trouble is told once, and the panel shows it until a save succeeds. */
 static void tell_trouble(cli_display *d)
 {
     const char *now = d->p.save_trouble ? d->p.save_trouble : "";
-    char line[600];
 
     if (!strncmp(now, d->trouble, sizeof d->trouble - 1)) return;
     snprintf(d->trouble, sizeof d->trouble, "%s", now);
-    if (!*now || d->mode == CLI_QUIET) return;
-    snprintf(line, sizeof line, "checkpoint of step %lld not saved: %s", (long long)d->p.step, now);
-    if (d->screen.live) {
-        line_text(d, RED, line);
+    if (!*now || d->dead) return;
+    if (d->mode == CLI_SHOW) {
+        line_text(d, RED, now);
     } else if (d->mode == CLI_JSON) {
         json_t *j = json_pack("{s:s, s:I, s:s}", "event", "save_trouble", "step",
                               (json_int_t)d->p.step, "trouble", now);

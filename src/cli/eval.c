@@ -12,7 +12,8 @@ typedef struct eval_opts {
 
 static const tt_option options[] = {
     {"weights", 'w', TT_OPT_STRING, offsetof(eval_opts, weights), "FILE",
-     "a run, a checkpoint or a safetensors file; a run given instead of a job has its own"},
+     "a run, a checkpoint or a safetensors file; best: of a run, its best checkpoint; a run given "
+     "instead of a job has its own newest"},
     {"split", 0, TT_OPT_STRING, offsetof(eval_opts, split), "val|train", "which data; val"},
     {"set", 's', TT_OPT_LIST, offsetof(eval_opts, set), "KEY=VALUE", "override a key of the job"},
     {"threads", 't', TT_OPT_INT, offsetof(eval_opts, threads), "N", "threads; 0: as the job says"},
@@ -81,7 +82,7 @@ const tt_command cli_eval = {
     .brief = "measure trained weights on the validation data",
     .about =
         "Gives loss and accuracy of the weights on a split of the job's data. Of a run the newest "
-        "valid checkpoint is taken; --weights RUN/checkpoints/step-... takes another.",
+        "valid checkpoint is taken; --weights best, or RUN/checkpoints/step-..., takes another.",
     .examples = (const char *const[]){"tutti eval last", "the newest run",
                                       "tutti eval job.yaml --weights model.safetensors",
                                       "weights from elsewhere", "tutti eval last --split train",

@@ -87,7 +87,7 @@ const tt_command cli_export = {
              "safetensors.",
     .examples =
         (const char *const[]){"tutti export last --safetensors model.safetensors", "the newest run",
-                              "tutti export runs/a/checkpoints/step-00001200 -o a.safetensors",
+                              "tutti export runs/a/checkpoints/BEST -o a.safetensors",
                               "one checkpoint", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(export_opts),

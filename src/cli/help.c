@@ -23,7 +23,9 @@ static const char *const variables[] = {
     "TUTTI_KERNELS",
     "kernels to use: ref, generic, avx2, avx512",
     "TUTTI_LOG",
-    "how much the log tells: error, warn, info, step, trace",
+    "how much the log tells: error, warn, info",
+    "TUTTI_MIRROR",
+    "a URL or folder that 'tutti data get' tries first",
     "NO_COLOR, FORCE_COLOR",
     "colours never, always",
     "COLUMNS",
@@ -124,7 +126,8 @@ typedef struct man_opts {
 } man_opts;
 
 static const tt_option man_options[] = {
-    {"list", 0, TT_OPT_FLAG, offsetof(man_opts, list), NULL, "print the names of the commands instead"},
+    {"list", 0, TT_OPT_FLAG, offsetof(man_opts, list), NULL,
+     "print the names of the commands instead"},
 };
 
 static int man_run(const void *opts, int argc, const char **argv)
@@ -133,7 +136,8 @@ static int man_run(const void *opts, int argc, const char **argv)
     tt_str text = {0};
 
     if (((const man_opts *)opts)->list) {
-        for (int i = 0; i < cli_command_count; i++) tt_str_add(&text, "%s\n", cli_commands[i]->name);
+        for (int i = 0; i < cli_command_count; i++)
+            tt_str_add(&text, "%s\n", cli_commands[i]->name);
     } else if (argc == 0) {
         man_overview(&text);
     } else {

@@ -51,7 +51,8 @@ static tt_err write_example(const init_opts *o, const char *name)
                        "%s is there already: -o FILE writes elsewhere, --force overwrites it",
                        path);
     if ((err = tt_file_write(path, examples[i].text, strlen(examples[i].text)))) return err;
-    printf("wrote %s; next:\n  tutti summary %s\n  tutti train %s\n", path, path, path);
+    printf("wrote %s; next:\n  %s summary %s\n  %s train %s\n", path, cli_program, path,
+           cli_program, path);
     return TT_OK;
 }
 

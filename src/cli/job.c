@@ -179,13 +179,46 @@ tt_err cli_threads(int64_t wanted, int *out)
     return TT_OK;
 }
 
+/* checkpoints/BEST and LATEST are files with a checkpoint's name in them: RUN/checkpoints/step-N.
+ */
+static tt_err follow(char path[CLI_PATH])
+{
+    char *base = strrchr(path, '/');
+    tt_bytes file;
+    tt_err err;
+
+    base = base ? base + 1 : path;
+    if (strcmp(base, "BEST") && strcmp(base, "LATEST")) return TT_OK;
+    if ((err = tt_file_read(path, 255, &file))) return err;
+    size_t n = strnlen((const char *)file.data, file.size);
+    while (n && file.data[n - 1] <= ' ') n--;
+    if (snprintf(base, (size_t)(path + CLI_PATH - base), "%.*s", (int)n, (const char *)file.data) >=
+        path + CLI_PATH - base)
+        err = tt_fail(TT_EINVAL, "the path of the weights is too long");
+    tt_file_release(&file);
+    return err;
+}
+
 tt_err cli_weights_find(const char *name, const char *runs, char path[CLI_PATH])
 {
     bool is_path = tt_file_exists(name) || strchr(name, '/') || strchr(name, '.');
 
     if (!is_path) return cli_run_find(name, runs, path);
-    if (snprintf(path, CLI_PATH, "%s", name) < CLI_PATH) return TT_OK;
+    if (snprintf(path, CLI_PATH, "%s", name) < CLI_PATH) return follow(path);
     return tt_fail(TT_EINVAL, "the path of the weights is too long");
+}
+
+/* The best of a run, by its checkpoint.best. */
+static tt_err find_best(const char *run, char path[CLI_PATH])
+{
+    if (snprintf(path, CLI_PATH, "%s/checkpoints/BEST", run) >= CLI_PATH)
+        return tt_fail(TT_EINVAL, "the path of the weights is too long");
+    if (!tt_file_exists(path))
+        return tt_fail(TT_ECKPT,
+                       "%s has no best checkpoint: its job has no checkpoint.best, or none was "
+                       "saved yet",
+                       run);
+    return follow(path);
 }
 
 tt_err cli_split(const char *name, tt_split *out)
@@ -211,7 +244,9 @@ tt_err cli_use_open(const cli_use_opts *o, cli_use *out)
                        (long long)o->batch);
     uo.batch = (int)o->batch;
     if ((err = cli_job_load(o->job, o->runs, o->set, false, &out->job))) goto out;
-    if (o->weights)
+    if (o->weights && !strcmp(o->weights, "best") && *out->job.run)
+        err = find_best(out->job.run, out->weights);
+    else if (o->weights)
         err = cli_weights_find(o->weights, o->runs, out->weights);
     else if (*out->job.run)
         memcpy(out->weights, out->job.run, CLI_PATH);

@@ -116,11 +116,14 @@ static int run(const tt_command *c, int argc, const char **argv)
     return flush(code);
 }
 
+const char *cli_program = "tutti";
+
 int main(int argc, char **argv)
 {
     const char **args = (const char **)argv;
     const tt_command *c;
 
+    if (argc > 0 && strchr(argv[0], '/')) cli_program = argv[0];
     if (argc < 2) {
         cli_help.run(NULL, 0, NULL);
         return 2;

@@ -1,4 +1,4 @@
-/* predict: the outputs of the model, or of one of its layers, for each row of a split. */
+/* predict: the outputs of the model, or of one of its layers, for each row of a split or a file. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -11,12 +11,16 @@ enum { CHUNK_ROWS = 4096, CHUNK_FLOATS = 16 << 20 };
 
 typedef struct predict_opts {
     tt_opt_list set;
-    const char *weights, *split, *runs, *layer, *format, *out;
+    const char *data, *weights, *split, *runs, *layer, *format, *out;
     int64_t threads, batch, limit;
     bool partial;
 } predict_opts;
 
 static const tt_option options[] = {
+    {"data", 'd', TT_OPT_STRING, offsetof(predict_opts, data), "FILE",
+     "rows to predict for instead of the job's: a file like the training set's (its images, its "
+     "x), "
+     "with labels or without"},
     {"weights", 'w', TT_OPT_STRING, offsetof(predict_opts, weights), "FILE",
      "a run, a checkpoint or a safetensors file; a run given instead of a job has its own"},
     {"format", 'f', TT_OPT_STRING, offsetof(predict_opts, format), "csv|jsonl", "csv"},
@@ -44,8 +48,9 @@ typedef struct table {
     FILE *f;
     bool json;
     meaning meaning;
-    const tt_data *data; /* knows the names of the classes; of the first `features` */
-    int64_t features;
+    tt_split split;
+    const tt_data *data; /* knows the names of the classes, the rows and what is true of them */
+    int64_t features, targets;
 } table;
 
 static meaning meaning_of(const tt_use *u, const char *layer)
@@ -94,7 +99,7 @@ static void put_csv_text(FILE *f, const char *text)
 
 static void put_class(const table *t, int class)
 {
-    const char *name = t->data ? tt_data_class_name(t->data, class) : NULL;
+    const char *name = tt_data_class_name(t->data, class);
     json_t *text;
 
     if (!name) {
@@ -108,27 +113,71 @@ static void put_class(const table *t, int class)
     }
 }
 
+/* What is true comes as the data has it: a class, a number, or several of those. */
+typedef enum truth { UNKNOWN, CLASS, ONE_NUMBER, SEVERAL } truth;
+
+static truth truth_in(const table *t)
+{
+    if (tt_data_labelled(t->data, t->split)) return CLASS;
+    if (!tt_data_target(t->data, t->split, 0)) return UNKNOWN;
+    if (t->targets > 1) return SEVERAL;
+    return t->meaning == BINARY_LOGIT ? CLASS : ONE_NUMBER;
+}
+
+/* The true class of a row; -1: not known. */
+static int true_class(const table *t, int64_t i)
+{
+    const float *target = tt_data_target(t->data, t->split, i);
+
+    if (tt_data_labelled(t->data, t->split)) return tt_data_label(t->data, t->split, i);
+    return isnan(*target) ? -1 : *target > 0.5f;
+}
+
 static void put_header(const table *t)
 {
+    truth known = truth_in(t);
+
     if (t->json) return;
     fputs("row", t->f);
+    if (known == CLASS || known == ONE_NUMBER) fputs(",label", t->f);
+    for (int64_t i = 0; known == SEVERAL && i < t->targets; i++)
+        fprintf(t->f, ",label%lld", (long long)i);
     if (t->meaning != NUMBERS) fputs(",class,probability", t->f);
     for (int64_t i = 0; i < t->features; i++) fprintf(t->f, ",y%lld", (long long)i);
     fputc('\n', t->f);
 }
 
-static void put_csv(const table *t, int64_t row, const float *y)
+static void put_csv_truth(const table *t, int64_t i)
+{
+    const float *target = tt_data_target(t->data, t->split, i);
+    truth known = truth_in(t);
+    int class;
+
+    if (known == UNKNOWN) return;
+    if (known == CLASS) {
+        fputc(',', t->f);
+        if ((class = true_class(t, i)) >= 0) put_class(t, class);
+        return;
+    }
+    for (int64_t k = 0; k < t->targets; k++) { /* a row without has NAN in the first */
+        fputc(',', t->f);
+        if (!isnan(target[0])) fprintf(t->f, "%.9g", (double)target[k]);
+    }
+}
+
+static void put_csv(const table *t, int64_t i, const float *y)
 {
     double probability;
 
-    fprintf(t->f, "%lld", (long long)row);
+    fprintf(t->f, "%lld", (long long)tt_data_row(t->data, t->split, i));
+    put_csv_truth(t, i);
     if (t->meaning != NUMBERS) {
         int class = judge(t, y, &probability);
         fputc(',', t->f);
         put_class(t, class);
         fprintf(t->f, ",%.6g", probability);
     }
-    for (int64_t i = 0; i < t->features; i++) fprintf(t->f, ",%.9g", (double)y[i]);
+    for (int64_t k = 0; k < t->features; k++) fprintf(t->f, ",%.9g", (double)y[k]);
     fputc('\n', t->f);
 }
 
@@ -140,11 +189,35 @@ static void put_json_number(FILE *f, double v, const char *format)
         fputs("null", f);
 }
 
-static void put_json(const table *t, int64_t row, const float *y)
+static void put_json_truth(const table *t, int64_t i)
+{
+    const float *target = tt_data_target(t->data, t->split, i);
+    truth known = truth_in(t);
+    int class;
+
+    if (known == UNKNOWN) return;
+    fputs(",\"label\":", t->f);
+    if (known == CLASS) {
+        if ((class = true_class(t, i)) >= 0)
+            put_class(t, class);
+        else
+            fputs("null", t->f);
+        return;
+    }
+    if (known == SEVERAL) fputc('[', t->f);
+    for (int64_t k = 0; k < t->targets; k++) {
+        if (k) fputc(',', t->f);
+        put_json_number(t->f, isnan(target[0]) ? NAN : target[k], "%.9g");
+    }
+    if (known == SEVERAL) fputc(']', t->f);
+}
+
+static void put_json(const table *t, int64_t i, const float *y)
 {
     double probability;
 
-    fprintf(t->f, "{\"row\":%lld", (long long)row);
+    fprintf(t->f, "{\"row\":%lld", (long long)tt_data_row(t->data, t->split, i));
+    put_json_truth(t, i);
     if (t->meaning != NUMBERS) {
         int class = judge(t, y, &probability);
         fputs(",\"class\":", t->f);
@@ -153,14 +226,14 @@ static void put_json(const table *t, int64_t row, const float *y)
         put_json_number(t->f, probability, "%.6g");
     }
     fputs(",\"y\":[", t->f);
-    for (int64_t i = 0; i < t->features; i++) {
-        if (i) fputc(',', t->f);
-        put_json_number(t->f, y[i], "%.9g");
+    for (int64_t k = 0; k < t->features; k++) {
+        if (k) fputc(',', t->f);
+        put_json_number(t->f, y[k], "%.9g");
     }
     fputs("]}\n", t->f);
 }
 
-static tt_err write_rows(tt_use *u, tt_split split, int64_t count, table *t)
+static tt_err write_rows(tt_use *u, int64_t count, table *t)
 {
     int64_t chunk = CHUNK_FLOATS / t->features;
     float *y;
@@ -173,7 +246,7 @@ static tt_err write_rows(tt_use *u, tt_split split, int64_t count, table *t)
     if (!y) return tt_fail(TT_ENOMEM, "no memory for rows of %lld numbers", (long long)t->features);
     for (int64_t at = 0, n; at < count && !err; at += n) {
         n = count - at < chunk ? count - at : chunk;
-        if ((err = tt_use_predict(u, split, at, (int)n, y))) break;
+        if ((err = tt_use_predict(u, t->split, at, (int)n, y))) break;
         if (!at) {
             t->data = tt_use_data(u);
             put_header(t);
@@ -186,20 +259,18 @@ static tt_err write_rows(tt_use *u, tt_split split, int64_t count, table *t)
     return err;
 }
 
-/* Asking for one row opens the data, so that what is wrong with it is told. */
-static tt_err count_rows(tt_use *u, tt_split split, int64_t limit, int64_t *count)
+static tt_err aim(tt_tree *job, const char *file)
 {
-    tt_metrics m;
+    tt_node *data = tt_tree_get(job, "data");
 
-    *count = tt_use_count(u, split);
-    if (*count <= 0) return tt_use_eval(u, split, &m);
-    if (limit > 0 && limit < *count) *count = limit;
-    return TT_OK;
+    if (!data || data->kind != TT_MAP)
+        return tt_fail(TT_EINVAL, "--data %s: the job has no data, so its format is unknown", file);
+    return tt_data_aim(data, file);
 }
 
 static tt_err predict(const predict_opts *o, const char *job, bool json, tt_split split)
 {
-    table t = {.f = stdout, .json = json};
+    table t = {.f = stdout, .json = json, .split = split};
     cli_use u = {0};
     int64_t count = 0;
     tt_err err;
@@ -214,14 +285,17 @@ static tt_err predict(const predict_opts *o, const char *job, bool json, tt_spli
                                             .batch = o->batch},
                             &u)))
         return err;
-    if ((err = count_rows(u.use, split, o->limit, &count))) goto out;
+    if (o->data && (err = aim(u.job.tree, o->data))) goto out;
+    if ((err = tt_use_count(u.use, split, &count))) goto out;
+    if (o->limit > 0 && o->limit < count) count = o->limit;
     t.meaning = meaning_of(u.use, o->layer);
     t.features = tt_use_features(u.use);
+    t.targets = tt_model_wants(tt_use_model(u.use)).targets;
     if (o->out && !(t.f = fopen(o->out, "we"))) {
         err = tt_fail(TT_EIO, "open %s: %s", o->out, strerror(errno));
         goto out;
     }
-    err = write_rows(u.use, split, count, &t);
+    err = write_rows(u.use, count, &t);
     if (o->out && fclose(t.f) && !err)
         err = tt_fail(TT_EIO, "write %s: %s", o->out, strerror(errno));
 out:
@@ -241,6 +315,8 @@ static int predict_run(const void *opts, int argc, const char **argv)
     if (o->format &&
         (format = cli_choose("predict --format", o->format, formats, TT_COUNT(formats))) < 0)
         return cli_fail(TT_EINVAL);
+    if (o->data && o->split)
+        return cli_fail(tt_fail(TT_EINVAL, "--split is of the job's data: give it or --data"));
     if (o->limit < 0)
         return cli_fail(tt_fail(TT_EINVAL, "--limit %lld: it is negative", (long long)o->limit));
     if (!(err = cli_split(o->split, &split))) err = predict(o, argv[0], format == 1, split);
@@ -254,14 +330,19 @@ const tt_command cli_predict = {
     .args_most = 1,
     .brief = "write the model's output for each row",
     .about =
-        "Writes a line for each row of the data, in order: for a classifier the class and its "
-        "probability, then the outputs y0, y1, ... as the last layer gives them, or those of "
-        "--layer. "
-        "Other data than the job's: --set data.val.images=FILE, or whichever key names the file.",
-    .examples = (const char *const[]){"tutti predict last -o out.csv", "of the newest run, as CSV",
-                                      "tutti predict last -f jsonl -n 10", "ten rows as JSON lines",
-                                      "tutti predict last --layer dense1",
-                                      "a layer's output: embeddings", NULL},
+        "Writes a line for each row of the job's validation data or, with --data, of a file in the "
+        "training set's format, which needs no labels. The columns: row, its number in the file "
+        "from 0 (a header does not count; rows that were split off come in an order of their own); "
+        "label, what is true of it, where the data says; for a classifier class and probability; "
+        "the outputs y0, y1, ... as the last layer gives them, or those of --layer. The training "
+        "data is not read unless the job takes from it what the values mean: statistics "
+        "(normalize: auto), the words of a CSV file.",
+    .examples =
+        (const char *const[]){"tutti predict last --data new.csv", "new rows, by the newest run",
+                              "tutti predict last -o out.csv", "the validation data, as CSV",
+                              "tutti predict last -f jsonl -n 10", "ten rows as JSON lines",
+                              "tutti predict last --layer dense1", "a layer's output: embeddings",
+                              NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(predict_opts),
     .run = predict_run,

@@ -24,14 +24,14 @@ static const tt_option options[] = {
     {"set", 's', TT_OPT_LIST, offsetof(train_opts, set), "KEY=VALUE",
      "override a key of the job; may be repeated"},
     {"threads", 't', TT_OPT_INT, offsetof(train_opts, threads), "N",
-     "threads to train with; 0: as the job says, else all CPUs"},
+     "threads to train with; 0: as the job says, else as the resumed run had, else all CPUs"},
     {"run", 0, TT_OPT_STRING, offsetof(train_opts, run), "DIR",
      "the run folder; else a new one below --runs"},
     {"runs", 0, TT_OPT_STRING, offsetof(train_opts, runs), "DIR", "where run folders are; runs"},
     {"resume", 'r', TT_OPT_STRING, offsetof(train_opts, resume), "auto|RUN",
-     "go on with a run from its newest valid checkpoint; auto: the one of --run, else the newest "
-     "of "
-     "this job that is not done, else start anew"},
+     "go on with a run from its newest valid checkpoint, with as many threads as it had; auto: the "
+     "one of --run, else the newest of this name, model and data that is not done, else start "
+     "anew"},
     {"init", 0, TT_OPT_STRING, offsetof(train_opts, init), "FILE",
      "start from these weights: a run, a checkpoint or a safetensors file"},
     {"partial", 0, TT_OPT_FLAG, offsetof(train_opts, partial), NULL,
@@ -78,54 +78,109 @@ static bool has_checkpoint(const char *run)
 
     snprintf(folder, sizeof folder, "%s/checkpoints", run);
     if (!tt_file_exists(folder) || tt_ckpt_list(folder, false, &list, &count)) return false;
-    for (int i = 0; i < count; i++) found |= list[i].valid;
+    for (int i = 0; i < count; i++) found |= list[i].newest;
     free(list);
     return found;
 }
 
-static bool is_run_of(const char *run, const char *job_name)
+static bool same_text(const char *a, const char *b)
 {
+    double x, y;
+    return !strcmp(a, b) || (tt_parse_number(a, &x) && tt_parse_number(b, &y) && x == y);
+}
+
+/* Do two resolved values differ? Then `path`, which names them, is led on to where they first do.
+ * The order of keys plays no part. */
+static bool differ(const tt_node *a, const tt_node *b, tt_str *path)
+{
+    const tt_node *item;
+
+    if (!a || !b || a->kind != b->kind) return true;
+    if (a->kind == TT_SCALAR) return !same_text(a->text, b->text);
+    for (int i = 0; i < a->count; i++) {
+        size_t size = path->size;
+        if (a->kind == TT_MAP) {
+            tt_str_add(path, ".%s", a->key[i]->text);
+            item = tt_node_get(b, a->key[i]->text);
+        } else {
+            tt_str_add(path, ".%d", i);
+            item = i < b->count ? b->item[i] : NULL;
+        }
+        if (differ(a->item[i], item, path)) return true;
+        path->data[path->size = size] = 0;
+    }
+    if (a->count == b->count) return false;
+    for (int i = 0; i < b->count && a->kind == TT_MAP; i++)
+        if (!tt_node_get(a, b->key[i]->text)) {
+            tt_str_add(path, ".%s", b->key[i]->text);
+            break;
+        }
+    return true;
+}
+
+/* Why a run cannot be one of this job (resolved), in *why; nothing there if it can. A run of
+ * another name is no candidate at all: false. */
+static bool is_candidate(const char *run, tt_tree *job, tt_str *why)
+{
+    static const char *const parts[] = {"model", "data"};
     char path[CLI_PATH + 16];
     tt_tree *t = NULL;
-    const tt_node *name;
-    bool same = false;
+    bool named;
 
     snprintf(path, sizeof path, "%s/resolved.yaml", run);
     if (!tt_file_exists(path) || tt_tree_load(path, &t)) return false;
-    name = tt_node_get(tt_tree_root(t), "name");
-    same = name && name->kind == TT_SCALAR && !strcmp(name->text, job_name);
+    const tt_node *name = tt_tree_get(t, "name"), *wanted = tt_tree_get(job, "name");
+    named = name && wanted && name->kind == TT_SCALAR && !strcmp(name->text, wanted->text);
+    for (int i = 0; named && i < TT_COUNT(parts) && !why->size; i++) {
+        tt_str at = {0};
+        tt_str_add(&at, "%s", parts[i]);
+        if (differ(tt_tree_get(t, parts[i]), tt_tree_get(job, parts[i]), &at))
+            tt_str_add(why, "its %s differs from the job's", at.data);
+        tt_str_free(&at);
+    }
     tt_tree_close(t);
-    return same;
+    return named;
 }
 
 /* The newest run of this job that is not done; "" if there is none. One that is still running
  * counts: training the same job twice at once is hardly meant, and opening it says who has it. */
-static tt_err find_unfinished(const char *runs, const char *job_name, bool quiet,
-                              char out[CLI_PATH])
+static tt_err find_unfinished(const char *runs, tt_tree *given, bool quiet, char out[CLI_PATH])
 {
+    tt_tree *job = NULL;
     tt_run_info *list;
+    bool absent;
     int count;
     tt_err err;
 
     out[0] = 0;
     if ((err = tt_run_list(runs, &list, &count))) return err;
     for (int i = count - 1; i >= 0 && !*out; i--) {
-        if (!strcmp(list[i].status, "done") || !is_run_of(list[i].path, job_name)) continue;
-        if (strcmp(list[i].status, "running") && !has_checkpoint(list[i].path)) {
-            if (!quiet) fprintf(stderr, "passed over %s: it has no checkpoint\n", list[i].path);
-            continue;
+        tt_str why = {0};
+        if (!strcmp(list[i].status, "done")) continue;
+        if (!job) { /* as its run folder would have it: then the two can be compared */
+            job = tt_tree_copy(given);
+            err = tt_job_check_data(job, &absent);
+            if (!err && absent) err = tt_repeat(TT_EDATA, tt_message());
+            if (err || (err = tt_job_settle(job))) break;
         }
-        memcpy(out, list[i].path, CLI_PATH);
+        if (!is_candidate(list[i].path, job, &why)) continue;
+        if (!why.size && strcmp(list[i].status, "running") && !has_checkpoint(list[i].path))
+            tt_str_add(&why, "it has no checkpoint");
+        if (!why.size)
+            memcpy(out, list[i].path, CLI_PATH);
+        else if (!quiet)
+            fprintf(stderr, "passed over %s: %s\n", list[i].path, why.data);
+        tt_str_free(&why);
     }
+    tt_tree_close(job);
     tt_run_free(list, count);
-    return TT_OK;
+    return err;
 }
 
 /* With --resume: whether there is something to resume, and where. */
 static tt_err choose_run(const train_opts *o, const cli_job *j, char run[CLI_PATH], bool *resume)
 {
     tt_run_info info = {0};
-    tt_job job;
     tt_err err;
 
     run[0] = 0;
@@ -141,8 +196,7 @@ static tt_err choose_run(const train_opts *o, const cli_job *j, char run[CLI_PAT
         *resume = tt_file_exists(run) && !tt_run_look(run, &info);
         json_decref(info.summary);
     } else {
-        if ((err = tt_job_read(j->tree, &job))) return err;
-        if ((err = find_unfinished(o->runs, job.name, o->quiet, run))) return err;
+        if ((err = find_unfinished(o->runs, j->tree, o->quiet, run))) return err;
         *resume = *run != 0;
     }
     if (!*resume && !o->quiet) fprintf(stderr, "nothing to resume: a new run starts\n");
@@ -150,17 +204,6 @@ static tt_err choose_run(const train_opts *o, const cli_job *j, char run[CLI_PAT
 }
 
 /* ---- what is told before and after ---- */
-
-static int64_t trained_count(const tt_model *m)
-{
-    int count;
-    const tt_param *p = tt_model_params(m, &count);
-    int64_t n = 0;
-
-    for (int i = 0; i < count; i++)
-        if (p[i].role != TT_STAT) n += p[i].n;
-    return n;
-}
 
 static void print_banner(const tt_trainer *t)
 {
@@ -170,7 +213,7 @@ static void print_banner(const tt_trainer *t)
     char params[32];
 
     printf("%s: %s parameters, %.4g MFLOPs forward a sample\n", tt_train_name(t),
-           tt_show_count(trained_count(m), params, sizeof params), tt_model_flops(m) / 1e6);
+           tt_show_count(tt_train_parameters(t), params, sizeof params), tt_model_flops(m) / 1e6);
     printf("  train    %s\n", tt_data_describe(d, TT_TRAIN));
     if (tt_data_count(d, TT_VAL)) printf("  val      %s\n", tt_data_describe(d, TT_VAL));
     printf("  kernels  %s, %d thread%s\n", tt_model_kernels(m)->name, threads,
@@ -189,7 +232,7 @@ static void print_json_start(const tt_trainer *t)
     cli_json_print(stdout,
                    json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:i, s:I}", "event", "start",
                              "name", tt_train_name(t), "run", tt_train_run(t), "parameters",
-                             (json_int_t)trained_count(m), "train_samples",
+                             (json_int_t)tt_train_parameters(t), "train_samples",
                              (json_int_t)tt_data_count(tt_train_data(t), TT_TRAIN), "val_samples",
                              (json_int_t)tt_data_count(tt_train_data(t), TT_VAL), "kernels",
                              tt_model_kernels(m)->name, "threads", tt_train_threads(t),
@@ -204,19 +247,23 @@ static double number_in(const json_t *j, const char *group, const char *key)
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
-static void print_next(const json_t *s, tt_tree *job, const char *run, bool done)
+static void print_next(const json_t *s, const tt_trainer *t, tt_tree *job, bool done)
 {
     bool by_steps = tt_tree_get(job, "train.steps") != NULL;
-    tt_str r = {0};
+    tt_str p = {0}, r = {0};
 
-    cli_quote(run, &r);
-    printf("\nNext:\n  tutti eval %s\n  tutti predict %s --limit 10\n", r.data, r.data);
-    printf("  tutti train --resume %s", r.data);
+    cli_quote(cli_program, &p);
+    cli_quote(tt_train_run(t), &r);
+    printf("\nNext:\n");
+    if (tt_data_count(tt_train_data(t), TT_VAL))
+        printf("  %s eval %s\n  %s predict %s --limit 10\n", p.data, r.data, p.data, r.data);
+    printf("  %s train --resume %s", p.data, r.data);
     if (done && by_steps)
         printf(" -s train.steps=%lld", 2 * llround(number_in(s, NULL, "steps")));
     else if (done)
         printf(" -s train.epochs=%lld", 2 * llround(ceil(number_in(s, NULL, "epochs"))));
     printf("\n");
+    tt_str_free(&p);
     tt_str_free(&r);
 }
 
@@ -232,9 +279,9 @@ static void print_end(const json_t *s, const tt_trainer *t, tt_tree *job, const 
     double steps = number_in(s, NULL, "steps"), epochs = number_in(s, NULL, "epochs");
     double loss = number_in(s, "train", "loss"), rate = number_in(s, NULL, "samples_per_s");
 
-    printf("\n%s%s%s%s: %s steps, %.4g epoch%s in %s\n", status, end ? " (" : "", end ? end : "",
+    printf("\n%s%s%s%s: %s step%s, %.4g epoch%s in %s\n", status, end ? " (" : "", end ? end : "",
            end ? ")" : "", tt_show_count(isnan(steps) ? 0 : llround(steps), count, sizeof count),
-           epochs, epochs == 1 ? "" : "s",
+           steps == 1 ? "" : "s", epochs, epochs == 1 ? "" : "s",
            tt_show_time(number_in(s, NULL, "seconds"), took, sizeof took));
     if (!isnan(loss)) printf("  train    loss %.4g\n", loss);
     if (!isnan(val.loss)) {
@@ -245,7 +292,7 @@ static void print_end(const json_t *s, const tt_trainer *t, tt_tree *job, const 
         printf("  speed    %s samples/s\n", tt_show_count(llround(rate), count, sizeof count));
     if (sha) printf("  weights  sha256 %s\n", sha);
     printf("  run      %s\n", tt_train_run(t));
-    print_next(s, job, tt_train_run(t), !strcmp(status, "done"));
+    print_next(s, t, job, !strcmp(status, "done"));
 }
 
 /* ---- the loop ---- */
@@ -294,8 +341,11 @@ static int train(tt_trainer *t, tt_tree *job, cli_display_mode mode)
         err = TT_ECKPT; /* whatever it was, there is no checkpoint of this step */
     }
     status = status_of(err, end != NULL);
-    if ((last = tt_train_finish(t, status)) && !err)
-        tt_str_add(&trouble, "%s", tt_message()), err = last;
+    if ((last = tt_train_finish(t, status)) && !err) {
+        tt_str_add(&trouble, "%s", tt_message());
+        err = last;
+        status = status_of(err, true);
+    }
     cli_display_leave(d);
 
     if (!(summary = tt_train_summary(t))) summary = json_object();
@@ -307,8 +357,10 @@ static int train(tt_trainer *t, tt_tree *job, cli_display_mode mode)
     } else if (mode == CLI_SHOW && !err) {
         print_end(summary, t, job, status, end && strcmp(end, "done") ? end : NULL);
     } else if (!err && !end) {
+        cli_quote(cli_program, &resume);
+        tt_str_add(&resume, " train --resume ");
         cli_quote(tt_train_run(t), &resume);
-        fprintf(stderr, "tutti: saved; go on with: tutti train --resume %s\n", resume.data);
+        fprintf(stderr, "tutti: saved; go on with: %s\n", resume.data);
     }
     json_decref(summary);
     if (err)
@@ -356,7 +408,9 @@ static tt_err check_options(const train_opts *o, int argc)
         return tt_fail(TT_EINVAL, "--run and --resume %s both name a run: give one", o->resume);
     if (o->init && named)
         return tt_fail(TT_EINVAL,
-                       "--init starts a new run, --resume goes on with an old one: give one");
+                       "--init starts a new run, --resume %s goes on with an old one, which knows "
+                       "what it was started from: give one",
+                       o->resume);
     if (o->partial && !o->init)
         return tt_fail(TT_EINVAL, "--partial says how to take --init: give both");
     if (o->quiet && o->json) return tt_fail(TT_EINVAL, "--quiet and --json: give one");
@@ -387,7 +441,7 @@ static int train_run(const void *opts, int argc, const char **argv)
     to.job = job.tree;
     to.job_path = job.path;
     to.run = *run ? run : NULL;
-    to.init = o->init && !to.resume ? init : NULL; /* the checkpoint has what was made of it */
+    to.init = o->init ? init : NULL;
     to.command = command.data;
     if ((err = tt_train_open(&to, &t))) {
         code = cli_fail(err);

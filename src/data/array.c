@@ -7,17 +7,25 @@
 
 static const int element_size[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 2, 4, 8};
 
-/* The elements must fill the rest of the file exactly: a wrong count is a damaged file. */
-static tt_err check_size(const tt_array *a, size_t size)
+/* Bytes of all elements; SIZE_MAX if no machine could hold them. */
+static size_t data_size(const tt_array *a)
 {
     size_t bytes = (size_t)element_size[a->type];
 
+    for (int i = 0; i < a->rank; i++) bytes = tt_mul_size(bytes, (size_t)a->dim[i]);
+    return bytes;
+}
+
+/* The elements must fill the rest of the file exactly: a wrong count is a damaged file. */
+static tt_err check_size(const tt_array *a, size_t size)
+{
+    size_t bytes = data_size(a);
+
     /* No dimension is 0 from here on, so no product of some of them is larger than the file. */
-    for (int i = 0; i < a->rank; i++) {
+    for (int i = 0; i < a->rank; i++)
         if (a->dim[i] == 0) return tt_fail(TT_EDATA, "%s: no samples in it", a->name);
-        if (__builtin_mul_overflow(bytes, (size_t)a->dim[i], &bytes))
-            return tt_fail(TT_EDATA, "%s: its header announces an impossible size", a->name);
-    }
+    if (bytes == SIZE_MAX)
+        return tt_fail(TT_EDATA, "%s: its header announces an impossible size", a->name);
     if (bytes != size - a->offset)
         return tt_fail(
             TT_EDATA,
@@ -28,7 +36,7 @@ static tt_err check_size(const tt_array *a, size_t size)
 
 /* ---- IDX: 00 00 type rank, dimensions (big-endian), elements ---- */
 
-tt_err tt_array_idx(const char *name, const uint8_t *data, size_t size, tt_array *out)
+static tt_err idx_header(const char *name, const uint8_t *data, size_t size, tt_array *out)
 {
     static const struct {
         uint8_t code;
@@ -58,7 +66,28 @@ tt_err tt_array_idx(const char *name, const uint8_t *data, size_t size, tt_array
     }
     out->swap = true;
     out->data = data + out->offset;
-    return check_size(out, size);
+    return TT_OK;
+}
+
+tt_err tt_array_idx(const char *name, const uint8_t *data, size_t size, tt_array *out)
+{
+    tt_err err = idx_header(name, data, size, out);
+
+    return err ? err : check_size(out, size);
+}
+
+static size_t whole_size(tt_err err, const tt_array *a)
+{
+    size_t bytes = err ? SIZE_MAX : data_size(a), whole;
+
+    return bytes == SIZE_MAX || __builtin_add_overflow(bytes, a->offset, &whole) ? 0 : whole;
+}
+
+size_t tt_array_idx_size(const uint8_t *head, size_t size)
+{
+    tt_array a;
+
+    return whole_size(idx_header("", head, size, &a), &a);
 }
 
 /* ---- NPY: a Python dict literal, strictly parsed, then elements ---- */
@@ -196,7 +225,7 @@ static tt_err parse_dict(literal *l, tt_array *out)
     return l->p == l->end ? TT_OK : bad_literal(l, "text after the header");
 }
 
-tt_err tt_array_npy(const char *name, const uint8_t *data, size_t size, tt_array *out)
+static tt_err npy_header(const char *name, const uint8_t *data, size_t size, tt_array *out)
 {
     size_t head, length;
     literal l;
@@ -220,24 +249,24 @@ tt_err tt_array_npy(const char *name, const uint8_t *data, size_t size, tt_array
     if ((err = parse_dict(&l, out))) return err;
     out->offset = head + length;
     out->data = data + out->offset;
-    return check_size(out, size);
+    return TT_OK;
+}
+
+tt_err tt_array_npy(const char *name, const uint8_t *data, size_t size, tt_array *out)
+{
+    tt_err err = npy_header(name, data, size, out);
+
+    return err ? err : check_size(out, size);
+}
+
+size_t tt_array_npy_size(const uint8_t *head, size_t size)
+{
+    tt_array a;
+
+    return whole_size(npy_header("", head, size, &a), &a);
 }
 
 /* ---- Elements ---- */
-
-static double half(uint16_t h)
-{
-    int exponent = h >> 10 & 31, fraction = h & 1023;
-    double v;
-
-    if (exponent == 31)
-        v = fraction ? NAN : INFINITY;
-    else if (exponent)
-        v = ldexp(1024 + fraction, exponent - 25);
-    else
-        v = ldexp(fraction, -24);
-    return h >> 15 ? -v : v;
-}
 
 static double element(const tt_array *a, int64_t i)
 {
@@ -264,7 +293,7 @@ static double element(const tt_array *a, int64_t i)
     case TT_E_I64:
         return (double)(int64_t)bits;
     case TT_E_F16:
-        return half((uint16_t)bits);
+        return tt_half((uint16_t)bits);
     case TT_E_F32:
         memcpy(&f, &(uint32_t){(uint32_t)bits}, sizeof f);
         return f;
@@ -334,7 +363,8 @@ tt_err tt_source_samples(tt_source *s, const tt_array *a, tt_bytes *file)
     if (as_it_is(a) && a->type != TT_E_F32) {
         s->keep = TT_KEEP_U8;
         s->u8 = a->data;
-        s->pixels = a->type == TT_E_U8 && a->rank > 2;
+        s->bytes = a->type == TT_E_U8;
+        s->pixels = s->bytes && a->rank > 2;
         s->file[0] = *file;
         *file = (tt_bytes){0};
         return TT_OK;
@@ -406,9 +436,12 @@ tt_err tt_source_answers(tt_source *s, const tt_data_want *want, const tt_array 
 
 /* ---- The two formats ---- */
 
-typedef tt_err decoder(const char *name, const uint8_t *data, size_t size, tt_array *out);
+typedef struct format {
+    tt_err (*decode)(const char *name, const uint8_t *data, size_t size, tt_array *out);
+    tt_promise *promise;
+} format;
 
-static tt_err open_pair(tt_source *s, const tt_source_ctx *c, decoder *decode, const tt_node *x_at,
+static tt_err open_pair(tt_source *s, const tt_source_ctx *c, format f, const tt_node *x_at,
                         const char *x, const tt_node *y_at, const char *y)
 {
     tt_bytes file = {0};
@@ -416,13 +449,13 @@ static tt_err open_pair(tt_source *s, const tt_source_ctx *c, decoder *decode, c
     const char *path;
     tt_err err;
 
-    if ((err = tt_source_read(s, c, x_at, x, &file, &path))) goto out;
-    if ((err = decode(path, file.data, file.size, &a))) goto out;
+    if ((err = tt_source_read(s, c, x_at, x, f.promise, &file, &path))) goto out;
+    if ((err = f.decode(path, file.data, file.size, &a))) goto out;
     if ((err = tt_source_samples(s, &a, &file))) goto out;
     tt_file_release(&file);
-    if (!y || !*y) goto out;
-    if ((err = tt_source_read(s, c, y_at, y, &file, &path))) goto out;
-    if ((err = decode(path, file.data, file.size, &a))) goto out;
+    if (!y || !*y || c->want->only_x) goto out;
+    if ((err = tt_source_read(s, c, y_at, y, f.promise, &file, &path))) goto out;
+    if ((err = f.decode(path, file.data, file.size, &a))) goto out;
     err = tt_source_answers(s, c->want, &a);
 out:
     tt_file_release(&file);
@@ -445,8 +478,8 @@ tt_err tt_source_idx(tt_node *map, const char *what, const tt_source_ctx *c, tt_
     tt_err err = tt_node_read(map, what, keys, TT_COUNT(keys), &k);
 
     if (err) return err;
-    return open_pair(s, c, tt_array_idx, tt_node_get(map, "images"), k.images,
-                     tt_node_get(map, "labels"), k.labels);
+    return open_pair(s, c, (format){tt_array_idx, tt_array_idx_size}, tt_node_get(map, "images"),
+                     k.images, tt_node_get(map, "labels"), k.labels);
 }
 
 tt_err tt_source_npy(tt_node *map, const char *what, const tt_source_ctx *c, tt_source *s)
@@ -465,5 +498,6 @@ tt_err tt_source_npy(tt_node *map, const char *what, const tt_source_ctx *c, tt_
     tt_err err = tt_node_read(map, what, keys, TT_COUNT(keys), &k);
 
     if (err) return err;
-    return open_pair(s, c, tt_array_npy, tt_node_get(map, "x"), k.x, tt_node_get(map, "y"), k.y);
+    return open_pair(s, c, (format){tt_array_npy, tt_array_npy_size}, tt_node_get(map, "x"), k.x,
+                     tt_node_get(map, "y"), k.y);
 }

@@ -23,7 +23,7 @@ static void read_names(tt_source *s, const char *beside, const char *file, int c
     const char **names = tt_arena_take(s->arena, sizeof *names * (size_t)classes, sizeof *names);
     tt_bytes text = {0};
 
-    if (!tt_file_exists(path) || tt_file_read(path, 65536, &text)) return;
+    if (!tt_file_exists(path) || tt_file_read_data(path, NULL, &text)) return;
     for (const char *p = (const char *)text.data, *end = p + text.size; p < end && n < classes;) {
         const char *stop = memchr(p, '\n', (size_t)(end - p));
         int length = (int)((stop ? stop : end) - p);
@@ -70,7 +70,7 @@ static tt_err open_files(tt_source *s, const tt_source_ctx *c, const tt_node *at
     tt_err err = TT_OK;
 
     for (int i = 0; i < count; i++) {
-        if ((err = tt_source_read(s, c, at, k->files.item[i], &file[i], &path[i]))) goto out;
+        if ((err = tt_source_read(s, c, at, k->files.item[i], NULL, &file[i], &path[i]))) goto out;
         if (!file[i].size || file[i].size % (size_t)record) {
             err = tt_fail(TT_EDATA, "%s: %zu bytes are no whole number of records of %lld bytes",
                           path[i], file[i].size, (long long)record);
@@ -91,7 +91,7 @@ static tt_err open_files(tt_source *s, const tt_source_ctx *c, const tt_node *at
         file[i] = (tt_bytes){0};
     }
     s->keep = TT_KEEP_U8;
-    s->pixels = true;
+    s->bytes = s->pixels = true;
     s->u8 = x;
     s->label = label;
     s->shape = (tt_shape){3, {3, 32, 32}};

@@ -1,6 +1,11 @@
-/* csv: rows of cells (RFC 4180), and vocabularies; private to data/csv*.c. */
+/* csv: rows of cells (RFC 4180), vocabularies, columns; private to data/csv*.c.
+ *
+ * csv_rows.c cuts text into cells and numbers words; csv_columns.c finds the job's columns in a
+ * file; csv.c makes samples of them. */
 #ifndef TT_CSV_H
 #define TT_CSV_H
+
+#include <string.h>
 
 #include "data/source.h"
 
@@ -38,5 +43,65 @@ int tt_vocab_count(const tt_vocab *v);
 const char *const *tt_vocab_words(const tt_vocab *v);
 void tt_vocab_sort(tt_vocab *v); /* renumbers, so that the order of rows does not matter */
 uint64_t tt_vocab_hash(const char *s, size_t n);
+
+/* ---- Columns ---- */
+
+enum { NUMERIC, CATEGORY, LABEL, TARGET, SKIP };
+enum { HEADER_AUTO, HEADER_YES, HEADER_NO };
+
+typedef struct csv_keys {
+    int format, header;
+    const char *file, *separator, *comment, *missing;
+    tt_node *columns, *label;
+} csv_keys;
+
+typedef struct column {
+    const char *name;    /* as the job or the header has it; NULL: by index alone      */
+    int64_t index;       /* from 0, negative from the end; only without a name         */
+    const char *missing; /* stands for '?' and empty cells; NULL: none                 */
+    const char *strip;   /* characters cut from the end of a cell                      */
+    tt_node *vocabulary;
+    const tt_node *node; /* for messages                                               */
+    int64_t hash;
+    int type;
+    bool normalize, by_name;
+
+    int at;               /* place in a row                                             */
+    tt_vocab *vocab;      /* CATEGORY without hash; LABEL by name                       */
+    bool fixed;           /* the vocabulary is given: by the job or the training file   */
+    bool integers;        /* LABEL: all are numbers and stand for themselves            */
+    double missing_value; /* NUMERIC, TARGET                                            */
+    int64_t first, width; /* features                                                   */
+} column;
+
+struct tt_schema {
+    column *col;
+    int count;
+    int width; /* cells of a row */
+    char separator, comment;
+    bool header;
+    bool sparse;
+    int64_t features, targets;
+    int label; /* which column, -1: none */
+};
+
+/* Reads the first rows, decides on the header and finds the columns; `m` has its separator and
+ * comment. *r is left at the first row of data. */
+tt_err tt_csv_columns(tt_source *s, const csv_keys *k, const tt_data_want *want, tt_schema *m,
+                      tt_csv *r);
+
+/* "FILE: what which", at `n` if that is known. */
+tt_err tt_csv_fail(const tt_node *n, const char *name, const char *what, const char *which);
+
+static inline tt_cell tt_cell_trim(const column *c, tt_cell cell)
+{
+    while (c->strip && cell.n && strchr(c->strip, cell.s[cell.n - 1])) cell.n--;
+    return cell;
+}
+
+static inline bool tt_cell_missing(tt_cell c)
+{
+    return c.n == 0 || (c.n == 1 && c.s[0] == '?' && !c.quoted);
+}
 
 #endif

@@ -2,9 +2,11 @@
 #define _GNU_SOURCE
 #include "data/source.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct data_keys {
     const char *dir, *scale;
@@ -24,7 +26,8 @@ static const tt_key keys[] = {
     {"normalize", TT_NODE, offsetof(data_keys, normalize), "-", 0, 0, NULL,
      "auto, or {mean: ..., std: ...}: after scaling; one number or one per channel, or auto"},
     {"scale", TT_STRING, offsetof(data_keys, scale), "auto", 0, 0, NULL,
-     "values are multiplied by it; auto: 1/255 for images of bytes, else 1"},
+     "values are multiplied by it; auto: 1/255 for images of bytes, else 1, each file by its own "
+     "kind"},
     {"augment", TT_NODE, offsetof(data_keys, augment), "-", 0, 0, NULL,
      "{crop: pixels, flip: true}: random shifts and mirroring of training images"},
     {"shuffle", TT_BOOL, offsetof(data_keys, shuffle), "true", 0, 0, NULL,
@@ -38,10 +41,17 @@ static const tt_key keys[] = {
 
 /* ---- Values: x = a * raw + b ---- */
 
+/* The source whose shape and names count for both. */
+static const tt_source *leading(const tt_data *d)
+{
+    return d->train ? d->train : d->val;
+}
+
 /* Channels and planes: of the file's shape if that is an image, else of the model's input. */
 static void set_geometry(tt_data *d)
 {
-    tt_shape s = d->train->shape.rank > 1 ? d->train->shape : d->want.input;
+    const tt_source *leader = leading(d);
+    tt_shape s = leader->shape.rank > 1 ? leader->shape : d->want.input;
 
     d->features = tt_shape_count(d->want.input);
     d->channels = s.rank >= 3 ? s.dim[0] : s.rank == 2 ? 1 : d->features;
@@ -150,40 +160,67 @@ static tt_err read_normalize(const tt_data *d, tt_node *n, moments *m)
     return TT_OK;
 }
 
+static bool normalizes(const data_keys *k)
+{
+    return k->normalize && !says(k->normalize, "none") && !says(k->normalize, "false");
+}
+
 /* Going over all samples takes a while: only where a number is not given. */
 static bool wants_stats(const tt_node *n)
 {
-    return n->kind != TT_MAP || says(tt_node_get(n, "mean"), "auto") || says(tt_node_get(n, "std"), "auto");
+    return n->kind != TT_MAP || says(tt_node_get(n, "mean"), "auto") ||
+           says(tt_node_get(n, "std"), "auto");
+}
+
+/* What brings a file's numbers to those the model sees: each file by its own kind. Bytes in plain
+ * rows do not tell whether they are pixels; they are if the training set's are. */
+static double natural_scale(const tt_data *d, const tt_source *s)
+{
+    bool pixels = s->pixels || (s->bytes && d->train && d->train->pixels);
+
+    return pixels ? 1.0 / 255 : 1;
+}
+
+static tt_err read_scale(tt_node *map, const data_keys *k, double *fixed)
+{
+    *fixed = 0;
+    if (!strcmp(k->scale, "auto") || (tt_parse_number(k->scale, fixed) && *fixed != 0))
+        return TT_OK;
+    return tt_node_fail(tt_node_get(map, "scale"), "scale must be auto or a number other than 0");
 }
 
 static tt_err set_values(tt_data *d, tt_node *map, const data_keys *k)
 {
     size_t bytes = (size_t)d->channels * sizeof(double);
     moments m = {tt_arena_take(d->arena, bytes, 8), tt_arena_take(d->arena, bytes, 8)};
-    float *a = tt_arena_take(d->arena, (size_t)d->channels * sizeof *a, 64);
     float *b = tt_arena_take(d->arena, (size_t)d->channels * sizeof *b, 64);
-    const bool *standardise = d->train->standardise;
-    bool normalize = k->normalize && !says(k->normalize, "none") && !says(k->normalize, "false");
-    double scale = d->train->pixels ? 1.0 / 255 : 1;
+    const bool *standardise = d->train ? d->train->standardise : NULL;
+    bool normalize = normalizes(k);
+    double fixed, scale;
     tt_err err;
 
-    if (strcmp(k->scale, "auto") && !(tt_parse_number(k->scale, &scale) && scale != 0))
-        return tt_node_fail(tt_node_get(map, "scale"),
-                            "scale must be auto or a number other than 0");
+    if ((err = read_scale(map, k, &fixed))) return err;
     if (normalize && standardise)
         return tt_node_fail(k->normalize,
                             "columns have a normalize of their own; give one of the two");
     if (standardise || (normalize && wants_stats(k->normalize))) {
+        scale = fixed != 0 ? fixed : natural_scale(d, d->train);
         tt_data_stats(d, m.mean, m.std);
         for (int64_t c = 0; c < d->channels; c++) m.mean[c] *= scale, m.std[c] *= fabs(scale);
     }
     if (normalize && (err = read_normalize(d, k->normalize, &m))) return err;
-    for (int64_t c = 0; c < d->channels; c++) {
-        bool on = normalize || (standardise && standardise[c]);
-        a[c] = (float)(on ? scale / m.std[c] : scale);
-        b[c] = (float)(on ? -m.mean[c] / m.std[c] : 0);
+    for (int split = 0; split < 2; split++) {
+        tt_part *p = &d->part[split];
+        float *a = tt_arena_take(d->arena, (size_t)d->channels * sizeof *a, 64);
+        if (!p->src) continue;
+        scale = fixed != 0 ? fixed : natural_scale(d, p->src);
+        for (int64_t c = 0; c < d->channels; c++) {
+            bool on = normalize || (standardise && standardise[c]);
+            a[c] = (float)(on ? scale / m.std[c] : scale);
+            b[c] = (float)(on ? -m.mean[c] / m.std[c] : 0);
+        }
+        p->a = a;
     }
-    d->a = a;
     d->b = b;
     return TT_OK;
 }
@@ -203,7 +240,7 @@ static tt_err read_augment(tt_data *d, tt_node *n)
     tt_err err;
 
     if ((err = tt_node_read(n, "augment", augment_keys, TT_COUNT(augment_keys), &k))) return err;
-    if (!k.crop && !k.flip) return TT_OK;
+    if (!d->train || (!k.crop && !k.flip)) return TT_OK;
     if (!d->height || d->train->keep == TT_KEEP_SPARSE)
         return tt_node_fail(n, "augment is for images, and %s has none", d->train->name);
     if (k.crop >= d->height || k.crop >= d->width)
@@ -219,16 +256,14 @@ static tt_err read_augment(tt_data *d, tt_node *n)
 /* What `val` leaves out it takes from `train`, but for the files. */
 static void inherit(tt_node *val, const tt_node *train)
 {
-    static const char *const own[] = {"file", "files", "images", "labels", "x", "y", "split"};
     tt_node *mine = tt_node_get(val, "format"), *theirs = tt_node_get(train, "format");
 
     if (!theirs || (mine && (mine->kind != TT_SCALAR || strcmp(mine->text, theirs->text)))) return;
     for (int i = 0; i < train->count; i++) {
         const char *key = train->key[i]->text;
-        bool skip = train->item[i]->is_default || tt_node_get(val, key);
-        for (int j = 0; j < TT_COUNT(own); j++)
-            skip |= !strcmp(key, own[j]) && !(j == 3 && strcmp(theirs->text, "idx"));
-        if (!skip) tt_node_add(val, key, tt_node_copy(val->tree, train->item[i]));
+        if (train->item[i]->is_default || tt_node_get(val, key)) continue;
+        if (!tt_source_is_file(theirs->text, key))
+            tt_node_add(val, key, tt_node_copy(val->tree, train->item[i]));
     }
 }
 
@@ -298,26 +333,117 @@ static tt_err check_want(const tt_data_want *w)
     return TT_OK;
 }
 
-static tt_err open_sources(tt_data *d, const data_keys *k, const tt_node *dir_at, uint64_t seed)
+/* To predict, answers are nice to have: with them if that works, else without. Not where what they
+ * mean is known only to a training set that was not opened. */
+static tt_err open_asked(tt_node *map, const char *what, tt_source_ctx c, tt_source **out)
 {
-    tt_source_ctx c = {.want = &d->want, .dir = ""};
+    const tt_data_want *asked = c.want;
+    tt_data_want whole = *asked;
+
+    whole.only_x = false;
+    c.want = &whole;
+    if (asked->only_x && (c.split == TT_TRAIN || c.train || !tt_source_leans(map, &whole)) &&
+        !tt_source_open(map, what, &c, out))
+        return TT_OK;
+    c.want = asked;
+    return tt_source_open(map, what, &c, out);
+}
+
+/* For its own sake, or for what the validation set needs of it? */
+static tt_err open_train(tt_data *d, const data_keys *k, tt_source_ctx c, bool asked)
+{
+    tt_data_want want = *c.want;
     tt_err err;
 
-    if ((err = tt_source_expand(d->arena, dir_at, k->dir, &c.dir))) return err;
-    if ((err = tt_source_open(k->train, "train", &c, &d->train))) return err;
-    d->part[TT_TRAIN] = (tt_part){.src = d->train, .count = d->train->count};
-    if (!k->val) return TT_OK;
-    if (k->val->kind == TT_MAP && tt_node_get(k->val, "split")) return cut_val(d, k->val, seed);
-    if (k->val->kind != TT_MAP)
-        return tt_node_fail(k->val, "val must be a map: keys as in train, or {split: 0.1}");
-    inherit(k->val, k->train);
+    c.split = TT_TRAIN;
+    c.want = &want;
+    want.only_x &= !tt_source_is_text(k->train); /* words that are labels name the classes */
+    err = asked ? open_asked(k->train, "train", c, &d->train)
+                : tt_source_open(k->train, "train", &c, &d->train);
+    if (!err) d->part[TT_TRAIN] = (tt_part){.src = d->train, .count = d->train->count};
+    return err;
+}
+
+static tt_err open_val(tt_data *d, const data_keys *k, tt_source_ctx c)
+{
+    tt_err err;
+
+    c.split = TT_VAL;
     c.train = d->train;
-    if ((err = tt_source_open(k->val, "val", &c, &d->val))) return err;
+    if ((err = open_asked(k->val, "val", c, &d->val))) return err;
     d->part[TT_VAL] = (tt_part){.src = d->val, .count = d->val->count};
     return TT_OK;
 }
 
-tt_err tt_data_open(tt_node *map, const tt_data_want *want, uint64_t seed, tt_data **out)
+/* The validation set, and of the training set what that needs. */
+static tt_err open_val_alone(tt_data *d, const data_keys *k, tt_node *cut, tt_source_ctx c,
+                             uint64_t seed)
+{
+    bool stats = normalizes(k) && wants_stats(k->normalize);
+    tt_err err;
+
+    if (stats || tt_source_leans(k->val, &d->want)) {
+        if ((err = open_train(d, k, c, false))) return err;
+        if (cut && (err = cut_val(d, cut, seed))) return err; /* statistics are of the rest */
+    }
+    if ((err = open_val(d, k, c))) return err;
+    if (!d->train && d->val->bytes && !d->val->pixels && !strcmp(k->scale, "auto"))
+        return open_train(d, k, c, false); /* to know whether these bytes are pixels */
+    return TT_OK;
+}
+
+/* Takes `split` out of a `val` that names files too, into a map of its own. The job's own map stays
+ * as it is. */
+static tt_node *take_split(tt_node **val)
+{
+    tt_node *all = *val, *cut = tt_node_map(all->tree, all), *rest = tt_node_map(all->tree, all);
+
+    for (int i = 0; i < all->count; i++) {
+        const char *key = all->key[i]->text;
+        tt_node_add(strcmp(key, "split") ? rest : cut, key, tt_node_copy(all->tree, all->item[i]));
+    }
+    *val = rest;
+    return cut;
+}
+
+/* The key of a `val` that names a set of its own, beside `split`; NULL: none. */
+static const tt_node *beside_split(const tt_node *val)
+{
+    for (int i = 0; i < val->count; i++)
+        if (tt_source_is_file(NULL, val->key[i]->text) || !strcmp(val->key[i]->text, "format"))
+            return val->key[i];
+    return NULL;
+}
+
+enum { BOTH = -1 };
+
+static tt_err open_sources(tt_data *d, data_keys *k, const tt_node *dir_at, int split,
+                           uint64_t seed)
+{
+    tt_source_ctx c = {.want = &d->want, .dir = ""};
+    tt_node *cut = k->val && tt_node_get(k->val, "split") ? k->val : NULL;
+    const tt_node *own = cut ? beside_split(cut) : NULL;
+    tt_err err;
+
+    if ((err = tt_source_expand(d->arena, dir_at, k->dir, &c.dir))) return err;
+    if (k->val && k->val->kind != TT_MAP)
+        return tt_node_fail(k->val, "val must be a map: keys as in train, or {split: 0.1}");
+    if (own && split == BOTH)
+        return tt_node_fail(own,
+                            "val has both 'split' and '%s': it is either a part of the training "
+                            "set or a set of its own. To predict for a file: tutti predict RUN "
+                            "--data FILE",
+                            own->text);
+    if (own) cut = take_split(&k->val);
+    if (k->val && k->val != cut) inherit(k->val, k->train);
+    if (split == TT_VAL && k->val && k->val != cut) return open_val_alone(d, k, cut, c, seed);
+    if ((err = open_train(d, k, c, split != BOTH))) return err;
+    if (cut) return cut_val(d, cut, seed);
+    return split == BOTH && k->val ? open_val(d, k, c) : TT_OK;
+}
+
+static tt_err open_data(tt_node *map, const tt_data_want *want, uint64_t seed, int split,
+                        tt_data **out)
 {
     data_keys k = {0};
     tt_data *d;
@@ -327,8 +453,10 @@ tt_err tt_data_open(tt_node *map, const tt_data_want *want, uint64_t seed, tt_da
     if (!map) return tt_fail(TT_EINVAL, "the job has no `data`");
     if ((err = check_want(want))) return err;
     if ((err = tt_node_read(map, "data", keys, TT_COUNT(keys), &k))) return err;
+    if (split == TT_VAL && !k.val)
+        return tt_fail(TT_EDATA, "the job has no validation data (data.val)");
     d = data_new(want, seed);
-    if ((err = open_sources(d, &k, tt_node_get(map, "dir"), seed))) goto out;
+    if ((err = open_sources(d, &k, tt_node_get(map, "dir"), split, seed))) goto out;
     set_geometry(d);
     if ((err = set_values(d, map, &k))) goto out;
     if (k.augment && (err = read_augment(d, k.augment))) goto out;
@@ -349,6 +477,17 @@ out:
     return err;
 }
 
+tt_err tt_data_open(tt_node *map, const tt_data_want *want, uint64_t seed, tt_data **out)
+{
+    return open_data(map, want, seed, BOTH, out);
+}
+
+tt_err tt_data_open_split(tt_node *map, const tt_data_want *want, uint64_t seed, tt_split split,
+                          tt_data **out)
+{
+    return open_data(map, want, seed, (int)split, out);
+}
+
 static tt_err rows_source(const tt_data_want *want, const tt_data_rows *rows, const char *name,
                           tt_source **out)
 {
@@ -356,10 +495,13 @@ static tt_err rows_source(const tt_data_want *want, const tt_data_rows *rows, co
     tt_source *s;
 
     *out = NULL;
-    if (rows->n < 1 || !rows->x) return tt_fail(TT_EINVAL, "%s: no rows", name);
+    if (rows->name) name = rows->name;
+    if (rows->n < 1)
+        return tt_fail(TT_EINVAL, "%s: there must be at least one, not %lld", name,
+                       (long long)rows->n);
+    if (!rows->x) return tt_fail(TT_EINVAL, "%s: x is NULL", name);
     if (want->classes > 0 && !rows->label) return tt_fail(TT_EINVAL, "%s: no labels", name);
-    if (want->targets > 0 && !rows->target)
-        return tt_fail(TT_EINVAL, "%s: no targets", name);
+    if (want->targets > 0 && !rows->target) return tt_fail(TT_EINVAL, "%s: no targets", name);
     for (int64_t i = 0; want->classes > 0 && i < rows->n; i++)
         if (rows->label[i] < -1 || rows->label[i] >= want->classes)
             return tt_fail(TT_EINVAL, "%s: row %lld: label %d, but the model has %d classes", name,
@@ -410,6 +552,36 @@ out:
     return err;
 }
 
+tt_err tt_data_aim(tt_node *data, const char *file)
+{
+    tt_node *train = tt_node_get(data, "train"), *val = tt_node_get(data, "val"), *aimed, *name;
+    const tt_node *format = train ? tt_node_get(train, "format") : NULL, *split;
+    const char *key = format ? tt_source_file_key(format->text) : NULL;
+    char *here = NULL;
+    tt_str path = {0};
+
+    if (!key)
+        return tt_node_fail(train ? train : data,
+                            "%s cannot be read as the training set is: that has no files", file);
+    if (*file != '/' && !(here = getcwd(NULL, 0)))
+        return tt_fail(TT_EIO, "the working directory has no name: %s", strerror(errno));
+    tt_str_add(&path, "%s%s%s", here ? here : "", here ? "/" : "", file);
+    free(here);
+    aimed = tt_node_map(data->tree, train);
+    name = tt_node_scalar(data->tree, train, path.data);
+    tt_str_free(&path);
+    if (!strcmp(key, "files")) {
+        tt_node *list = tt_node_list(data->tree, train);
+        tt_node_add(list, NULL, name);
+        name = list;
+    }
+    tt_node_add(aimed, key, name);
+    if ((split = val ? tt_node_get(val, "split") : NULL))
+        tt_node_add(aimed, "split", tt_node_copy(data->tree, split));
+    tt_node_add(data, "val", aimed);
+    return TT_OK;
+}
+
 void tt_data_close(tt_data *d)
 {
     if (!d) return;
@@ -434,19 +606,45 @@ tt_data_flow tt_data_feeding(const tt_data *d)
 
 int tt_data_classes(const tt_data *d)
 {
-    int train = d->train->classes, val = d->val ? d->val->classes : 0;
+    int train = d->train ? d->train->classes : 0, val = d->val ? d->val->classes : 0;
 
     return train > val ? train : val;
 }
 
 const char *tt_data_class_name(const tt_data *d, int i)
 {
-    return d->train->class_name && i >= 0 && i < d->train->classes ? d->train->class_name[i] : NULL;
+    const tt_source *s = leading(d);
+
+    return s->class_name && i >= 0 && i < s->classes ? s->class_name[i] : NULL;
 }
 
 const char *tt_data_describe(const tt_data *d, tt_split split)
 {
     return d->part[split].describe;
+}
+
+int64_t tt_data_row(const tt_data *d, tt_split split, int64_t i)
+{
+    return tt_part_sample(&d->part[split], i);
+}
+
+bool tt_data_labelled(const tt_data *d, tt_split split)
+{
+    return d->part[split].src && d->part[split].src->label;
+}
+
+int tt_data_label(const tt_data *d, tt_split split, int64_t i)
+{
+    const tt_part *p = &d->part[split];
+
+    return p->src->label ? p->src->label[tt_part_row(p, i)] : -1;
+}
+
+const float *tt_data_target(const tt_data *d, tt_split split, int64_t i)
+{
+    const tt_part *p = &d->part[split];
+
+    return p->src->target ? p->src->target + tt_part_row(p, i) * p->src->targets : NULL;
 }
 
 static void add_to_sha(tt_sha *sha, const tt_source *s)
@@ -473,7 +671,7 @@ const char *tt_data_sha(const tt_data *d)
     pthread_mutex_lock(&me->sha_lock);
     if (!*me->sha) {
         tt_sha *sha = tt_sha_begin();
-        add_to_sha(sha, d->train);
+        if (d->train) add_to_sha(sha, d->train);
         if (d->val) add_to_sha(sha, d->val);
         for (int i = 0; i < 2; i++) {
             int64_t cut[3] = {d->part[i].count, d->part[i].first, (int64_t)d->part[i].key};

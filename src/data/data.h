@@ -1,8 +1,9 @@
-/* data: datasets as pure functions. A batch depends on (seed, step, grain) and nothing else, so that
- * any worker can make any batch, and starting at step s costs nothing.
+/* data: datasets as pure functions. A batch depends on (seed, step, grain) and nothing else, so
+ * that any worker can make any batch, and starting at step s costs nothing.
  *
- * Files are opened, checked whole and decoded at open (kept compact: bytes stay bytes); making a batch only
- * gathers, normalises and augments. tt_data_fill may be called from many threads at once. */
+ * Files are opened, checked whole and decoded at open (kept compact: bytes stay bytes); making a
+ * batch only gathers, normalises and augments. tt_data_fill may be called from many threads at
+ * once. */
 #ifndef TT_DATA_H
 #define TT_DATA_H
 
@@ -13,71 +14,117 @@ typedef enum tt_split { TT_TRAIN, TT_VAL } tt_split;
 
 /* What the model and its loss expect; the data is checked against it at open. */
 typedef struct tt_data_want {
-    tt_shape input;        /* per sample, e.g. (1, 28, 28)                                         */
-    int classes;           /* > 0: integer labels 0 .. classes-1                                   */
-    int targets;           /* > 0: that many float targets per sample                              */
-    const tt_node *input_at; /* the job's `model.input`, for messages                              */
+    tt_shape input; /* per sample, e.g. (1, 28, 28)                                         */
+    int classes;    /* > 0: integer labels 0 .. classes-1                                   */
+    int targets;    /* > 0: that many float targets per sample                              */
+    bool only_x;    /* to predict: labels and targets may be absent or bad; then there are none */
+    const tt_node *input_at; /* the job's `model.input`, for messages */
 } tt_data_want;
 
 typedef struct tt_data tt_data;
 
-/* Reads the job's `data` map. A missing file is TT_EDATA whose message ends with the command that gets it where we know
- * one; a bad one is TT_EDATA with file and offset (or line). `seed` keys shuffling and augmentation. */
+/* Reads the job's `data` map. A missing file is TT_EDATA whose message ends with the command that
+ * gets it where we know one; a bad one is TT_EDATA with file and offset (or line). `seed` keys
+ * shuffling and augmentation. */
 tt_err tt_data_open(tt_node *data, const tt_data_want *want, uint64_t seed, tt_data **out);
 
-/* Rows in memory, for programs that embed us: x is (n, features), labels or targets by `want`. Borrowed until close. */
-typedef struct tt_data_rows { const float *x; const int32_t *label; const float *target; int64_t n; } tt_data_rows;
-tt_err tt_data_open_rows(const tt_data_want *want, const tt_data_rows *train, const tt_data_rows *val,
-                         uint64_t seed, tt_data **out);
+/* One split alone, with the same values as above. The training set is opened for the other one's
+ * sake only where that is made of it or cannot be understood without: `val: {split: ...}`,
+ * statistics (normalize: auto), the words of a CSV file, the first index of a LIBSVM file.
+ *
+ * Here, `val` may name files beside `split`: those are then the validation set, and the training
+ * set is still what the split left of it, so that values mean what they meant in training. */
+tt_err tt_data_open_split(tt_node *data, const tt_data_want *want, uint64_t seed, tt_split split,
+                          tt_data **out);
 
-int64_t tt_data_count(const tt_data *d, tt_split split);  /* samples; 0: no such split           */
-int tt_data_classes(const tt_data *d);                    /* seen in the labels, 0 if none       */
-const char *tt_data_class_name(const tt_data *d, int i);  /* NULL if the data has no names       */
-const char *tt_data_describe(const tt_data *d, tt_split split); /* "60,000 of 1x28x28 from train-images..." */
-const char *tt_data_sha(const tt_data *d);                /* fingerprint of the decoded content, lazily made  */
+/* Makes `file` the validation set that tt_data_open_split reads: in the training set's format, with
+ * its keys, and with labels only if the file itself has them. A relative name is one of the working
+ * directory. TT_EINVAL: the training set has no files. */
+tt_err tt_data_aim(tt_node *data, const char *file);
+
+/* Are the files here that a `data` map names, once it has been read? They are not opened. TT_EDATA
+ * as above for the first that is not. */
+tt_err tt_data_find(const tt_node *data);
+
+/* `$NAME`, `${NAME}` and `${NAME:-text}` in the name of a file or folder become what the
+ * environment says; added to `out`. `at` (may be NULL) is where it stands. */
+tt_err tt_data_expand(const tt_node *at, const char *text, tt_str *out);
+
+/* Rows in memory, for programs that embed us: x is (n, features), labels or targets by `want`.
+ * Borrowed until close. */
+typedef struct tt_data_rows {
+    const float *x;
+    const int32_t *label;
+    const float *target;
+    int64_t n;
+    const char *name; /* in messages; NULL: "training rows", "validation rows" */
+} tt_data_rows;
+tt_err tt_data_open_rows(const tt_data_want *want, const tt_data_rows *train,
+                         const tt_data_rows *val, uint64_t seed, tt_data **out);
+
+int64_t tt_data_count(const tt_data *d, tt_split split); /* samples; 0: no such split           */
+int tt_data_classes(const tt_data *d);                   /* seen in the labels, 0 if none       */
+const char *tt_data_class_name(const tt_data *d, int i); /* NULL if the data has no names       */
+const char *tt_data_describe(const tt_data *d,
+                             tt_split split); /* "60,000 of 1x28x28 from train-images..." */
+/* Sample i of a split: its row in its file, from 0 (a header is none), and what is true of it. */
+int64_t tt_data_row(const tt_data *d, tt_split split, int64_t i);
+bool tt_data_labelled(const tt_data *d, tt_split split);                  /* are there labels?    */
+int tt_data_label(const tt_data *d, tt_split split, int64_t i);           /* -1: it has none      */
+const float *tt_data_target(const tt_data *d, tt_split split, int64_t i); /* as many as wanted;
+                                                                           * NULL: no targets */
+const char *tt_data_sha(const tt_data *d); /* fingerprint of the decoded content, lazily made  */
 
 /* What the job's `data` map says of feeding, for tt_order and tt_feed_open. */
-typedef struct tt_data_flow { bool shuffle; int threads, prefetch; } tt_data_flow;
+typedef struct tt_data_flow {
+    bool shuffle;
+    int threads, prefetch;
+} tt_data_flow;
 tt_data_flow tt_data_feeding(const tt_data *d);
 
 /* ---- Which samples make a step ----
  *
- * A *pass* goes over all samples once in the order of a counter-based permutation keyed by (seed, pass).
- * by_pass: a step never crosses the end of a pass; the last one of a pass is shorter if it must be.
- * else: steps go on across passes and all have the same size (`train.steps_per_epoch`). */
+ * A *pass* goes over all samples once in the order of a counter-based permutation keyed by (seed,
+ * pass). by_pass: a step never crosses the end of a pass; the last one of a pass is shorter if it
+ * must be. else: steps go on across passes and all have the same size (`train.steps_per_epoch`). */
 typedef struct tt_order {
-    int64_t count;   /* samples of the split         */
-    int64_t batch;   /* global batch                 */
+    int64_t count; /* samples of the split         */
+    int64_t batch; /* global batch                 */
     bool by_pass;
     bool shuffle;
-    bool augment;    /* as data.augment says; false: the samples as they are */
+    bool augment; /* as data.augment says; false: the samples as they are */
     uint64_t seed;
 } tt_order;
-int64_t tt_order_steps(const tt_order *o);               /* steps of a pass, by_pass: ceil(count / batch) */
-int tt_order_size(const tt_order *o, int64_t step);      /* samples in this step                          */
+int64_t tt_order_steps(const tt_order *o); /* steps of a pass, by_pass: ceil(count / batch) */
+int tt_order_size(const tt_order *o, int64_t step); /* samples in this step */
 
 /* A sample's place: which pass, where in its order. Randomness is keyed by it. */
-typedef struct tt_place { int64_t pass, at; } tt_place;
-tt_place tt_order_place(const tt_order *o, int64_t step, int i);   /* i-th sample of the step              */
-int64_t tt_order_sample(const tt_order *o, tt_place p);            /* its row in the dataset               */
+typedef struct tt_place {
+    int64_t pass, at;
+} tt_place;
+tt_place tt_order_place(const tt_order *o, int64_t step, int i); /* i-th sample of the step */
+int64_t tt_order_sample(const tt_order *o, tt_place p); /* its row in the dataset               */
 
-/* Fills samples [first, first + n) of `step` into out (n set, buffers of tt_batch_open). Augmentation is keyed by (seed,
- * place). Pure. */
-tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t step, int first, int n,
-                    tt_batch *out);
+/* Fills samples [first, first + n) of `step` into out (n set, buffers of tt_batch_open).
+ * Augmentation is keyed by (seed, place). Pure. */
+tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t step, int first,
+                    int n, tt_batch *out);
 
 /* ---- Prefetch: `threads` threads fill the steps to come, `depth` ahead ----
- * A step's batch is handed out whole; the caller cuts grains from it. threads 0: filled in tt_feed_take. */
+ * A step's batch is handed out whole; the caller cuts grains from it. threads 0: filled in
+ * tt_feed_take. */
 typedef struct tt_feed tt_feed;
-tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, int64_t first_step, int threads,
-                    int depth, tt_feed **out);
-tt_err tt_feed_take(tt_feed *f, const tt_batch **out); /* of the next step; valid until the next take  */
+tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, int64_t first_step,
+                    int threads, int depth, tt_feed **out);
+tt_err tt_feed_take(tt_feed *f,
+                    const tt_batch **out); /* of the next step; valid until the next take  */
 void tt_feed_close(tt_feed *f);
 
 /* ---- Getting datasets: `tutti data get NAME` ---- */
 typedef struct tt_fetch_opts {
-    const char *dir;                       /* destination: <dir>/<name>/                          */
-    const char *const *mirrors; int mirror_count; /* base URLs or folders, tried before the built-in ones */
+    const char *dir; /* destination: <dir>/<name>/                          */
+    const char *const *mirrors;
+    int mirror_count; /* base URLs or folders, tried before the built-in ones */
     bool quiet;
 } tt_fetch_opts;
 tt_err tt_data_get(const char *name, const tt_fetch_opts *o);

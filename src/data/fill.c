@@ -8,7 +8,11 @@
 #include <math.h>
 #include <string.h>
 
+#ifdef __clang__ /* does it anyway */
+#define VECTORISED
+#else
 #define VECTORISED __attribute__((optimize("tree-vectorize", "vect-cost-model=dynamic")))
+#endif
 
 VECTORISED static void row_u8(float *restrict y, const uint8_t *restrict x, int64_t n, float a,
                               float b)
@@ -48,8 +52,9 @@ VECTORISED static void back_f32(float *restrict y, const float *restrict x, int6
     for (int64_t i = 0; i < n; i++) y[i] = a * x[n - 1 - i] + b;
 }
 
-static void fill_sparse(const tt_data *d, const tt_source *s, int64_t row, float *y)
+static void fill_sparse(const tt_data *d, const tt_part *p, int64_t row, float *y)
 {
+    const tt_source *s = p->src;
     int64_t plane = d->plane;
 
     if (plane == 1)
@@ -58,27 +63,28 @@ static void fill_sparse(const tt_data *d, const tt_source *s, int64_t row, float
         for (int64_t i = 0; i < d->features; i++) y[i] = d->b[i / plane];
     for (int64_t i = s->row[row]; i < s->row[row + 1]; i++) {
         int64_t at = s->col[i], c = at / plane;
-        y[at] = d->a[c] * s->val[i] + d->b[c];
+        y[at] = p->a[c] * s->val[i] + d->b[c];
     }
 }
 
-static void fill_plain(const tt_data *d, const tt_source *s, int64_t row, float *y)
+static void fill_plain(const tt_data *d, const tt_part *p, int64_t row, float *y)
 {
+    const tt_source *s = p->src;
     int64_t at = row * d->features, n = d->plane;
 
     if (s->keep == TT_KEEP_SPARSE) {
-        fill_sparse(d, s, row, y);
+        fill_sparse(d, p, row, y);
     } else if (n == 1) {
         if (s->keep == TT_KEEP_U8)
-            each_u8(y, s->u8 + at, d->features, d->a, d->b);
+            each_u8(y, s->u8 + at, d->features, p->a, d->b);
         else
-            each_f32(y, s->f32 + at, d->features, d->a, d->b);
+            each_f32(y, s->f32 + at, d->features, p->a, d->b);
     } else {
         for (int64_t c = 0; c < d->channels; c++, at += n, y += n) {
             if (s->keep == TT_KEEP_U8)
-                row_u8(y, s->u8 + at, n, d->a[c], d->b[c]);
+                row_u8(y, s->u8 + at, n, p->a[c], d->b[c]);
             else
-                row_f32(y, s->f32 + at, n, d->a[c], d->b[c]);
+                row_f32(y, s->f32 + at, n, p->a[c], d->b[c]);
         }
     }
 }
@@ -101,9 +107,9 @@ static void fill_line(const tt_source *s, int64_t at, int64_t w, int64_t dx, boo
         (flip ? back_f32 : row_f32)(y + lead, s->f32 + at + from, n, a, b);
 }
 
-static void fill_augmented(const tt_data *d, const tt_source *s, int64_t row, tt_place p, float *y)
+static void fill_augmented(const tt_data *d, const tt_part *p, int64_t row, tt_place at, float *y)
 {
-    tt_u128 r = tt_philox(d->augment_key, (uint64_t)p.pass, (uint64_t)p.at);
+    tt_u128 r = tt_philox(d->augment_key, (uint64_t)at.pass, (uint64_t)at.at);
     uint32_t span = 2 * (uint32_t)d->crop + 1;
     int64_t dy = (int64_t)(r.v[0] % span) - d->crop, dx = (int64_t)(r.v[1] % span) - d->crop;
     bool flip = d->flip && (r.v[2] & 1);
@@ -114,8 +120,8 @@ static void fill_augmented(const tt_data *d, const tt_source *s, int64_t row, tt
             if (from < 0 || from >= d->height)
                 for (int64_t i = 0; i < d->width; i++) y[i] = d->b[c];
             else
-                fill_line(s, row * d->features + c * d->plane + from * d->width, d->width, dx, flip,
-                          d->a[c], d->b[c], y);
+                fill_line(p->src, row * d->features + c * d->plane + from * d->width, d->width, dx,
+                          flip, p->a[c], d->b[c], y);
         }
 }
 
@@ -158,9 +164,9 @@ tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t
             (int64_t)tt_permute(d->hide_key, (uint64_t)part->count, (uint64_t)sample) < d->hidden;
 
         if (augment)
-            fill_augmented(d, s, row, p, x);
+            fill_augmented(d, part, row, p, x);
         else
-            fill_plain(d, s, row, x);
+            fill_plain(d, part, row, x);
         if (label) label[i] = s->label && !hide ? s->label[row] : -1;
         if (target && s->target) {
             memcpy(target + i * m, s->target + row * m, sizeof *target * (size_t)m);

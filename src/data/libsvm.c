@@ -120,13 +120,14 @@ static tt_err look(cursor c, survey *v)
 }
 
 /* How labels become class numbers: as the job says, else as in the training file, else by their
- * look. */
+ * look. Targets (a regression) are numbers that stand for themselves. */
 static int choose_label_base(const tt_libsvm_keys *k, const tt_source_ctx *c, const survey *v)
 {
     if (k->labels) return k->labels == 3 ? TT_LABEL_SIGN : k->labels - 1;
     if (c->train) return c->train->label_base;
+    if (c->want->classes <= 0) return 0;
     if (v->sign && v->below_zero) return TT_LABEL_SIGN;
-    return c->want->classes > 0 && v->label_least >= 1 && v->label_most == c->want->classes;
+    return v->label_least >= 1 && v->label_most == c->want->classes;
 }
 
 static tt_err check_survey(tt_source *s, const tt_source_ctx *c, const tt_libsvm_keys *k,
@@ -153,6 +154,17 @@ static tt_err check_survey(tt_source *s, const tt_source_ctx *c, const tt_libsvm
     return TT_OK;
 }
 
+static tt_err class_of(const tt_source *s, const cursor *at, double *y)
+{
+    if (s->label_base != TT_LABEL_SIGN)
+        *y -= s->label_base;
+    else if (*y == 1 || *y == -1)
+        *y = *y > 0;
+    else
+        return bad(at, "label", 5, "must be -1 or +1 in this file");
+    return TT_OK;
+}
+
 static tt_err fill(tt_source *s, const tt_source_ctx *c, cursor at, const survey *v)
 {
     int32_t *col, *label = NULL;
@@ -166,19 +178,13 @@ static tt_err fill(tt_source *s, const tt_source_ctx *c, cursor at, const survey
     if ((err = tt_source_block(s, v->rows + 1, 1, sizeof *row, &row))) return err;
     if ((err = tt_source_block(s, v->entries, 1, sizeof *col, &col))) return err;
     if ((err = tt_source_block(s, v->entries, 1, sizeof *val, &val))) return err;
-    if (c->want->classes > 0 && (err = tt_source_block(s, v->rows, 1, sizeof *label, &label)))
-        return err;
-    if (c->want->classes <= 0 && c->want->targets > 0 &&
-        (err = tt_source_block(s, v->rows, 1, sizeof *target, &target)))
-        return err;
+    if (c->want->classes > 0 && !c->want->only_x)
+        if ((err = tt_source_block(s, v->rows, 1, sizeof *label, &label))) return err;
+    if (c->want->targets > 0 && !c->want->only_x)
+        if ((err = tt_source_block(s, v->rows, 1, sizeof *target, &target))) return err;
     for (; next_line(&at); r++) {
         if ((err = take_label(&at, &y))) return err;
-        if (s->label_base == TT_LABEL_SIGN) {
-            if (y != 1 && y != -1) return bad(&at, "label", 5, "must be -1 or +1 in this file");
-            y = y > 0;
-        } else if (label) {
-            y -= s->label_base;
-        }
+        if ((label || target) && (err = class_of(s, &at, &y))) return err;
         snprintf(where, sizeof where, "line %lld", (long long)at.line);
         if (label && (err = tt_source_label(c->want, s->name, where, y, &label[r]))) return err;
         if (target) target[r] = (float)y;
@@ -241,7 +247,7 @@ tt_err tt_source_libsvm(tt_node *map, const char *what, const tt_source_ctx *c, 
         {"index_base", TT_CHOICE, offsetof(struct svm_keys, index_base), "auto", 0, 0, "auto|0|1",
          "the first feature's index; auto: 0 if index 0 occurs, else 1"},
         {"labels", TT_CHOICE, offsetof(struct svm_keys, labels), "auto", 0, 0, "auto|0|1|sign",
-         "labels start at 0, at 1, or are -1 and +1; auto: by what occurs"},
+         "labels start at 0, at 1, or are -1 and +1; auto: by what occurs (targets: as they are)"},
     };
     tt_libsvm_keys k = {0};
     tt_bytes file = {0};
@@ -251,7 +257,7 @@ tt_err tt_source_libsvm(tt_node *map, const char *what, const tt_source_ctx *c, 
     k.index_base = read.index_base;
     k.labels = read.labels;
     if ((err = read_features(map, read.features, &k.features))) return err;
-    if ((err = tt_source_read(s, c, tt_node_get(map, "file"), read.file, &file, &s->name)))
+    if ((err = tt_source_read(s, c, tt_node_get(map, "file"), read.file, NULL, &file, &s->name)))
         return err;
     err = tt_libsvm_decode(s, c, &k, (const char *)file.data, file.size);
     tt_file_release(&file);

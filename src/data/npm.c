@@ -74,18 +74,18 @@ static tt_err start_npm(const char *package, const char *folder, pid_t *pid)
                           "--fetch-retry-maxtimeout=5000",
                           package,
                           NULL};
-    posix_spawn_file_actions_t todo;
-    int rc = posix_spawn_file_actions_init(&todo);
+    posix_spawn_file_actions_t actions;
+    int rc = posix_spawn_file_actions_init(&actions);
 
     if (rc) return tt_fail(TT_ENOMEM, "start of npm: %s", strerror(rc));
-    rc = posix_spawn_file_actions_addchdir_np(&todo, folder);
-    if (!rc) rc = posix_spawn_file_actions_addopen(&todo, 0, "/dev/null", O_RDONLY, 0);
+    rc = posix_spawn_file_actions_addchdir_np(&actions, folder);
+    if (!rc) rc = posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
     if (!rc)
-        rc = posix_spawn_file_actions_addopen(&todo, 1, "npm.log", O_WRONLY | O_CREAT | O_TRUNC,
+        rc = posix_spawn_file_actions_addopen(&actions, 1, "npm.log", O_WRONLY | O_CREAT | O_TRUNC,
                                               0666);
-    if (!rc) rc = posix_spawn_file_actions_adddup2(&todo, 1, 2);
-    if (!rc) rc = posix_spawnp(pid, "npm", &todo, NULL, (char *const *)argv, environ);
-    posix_spawn_file_actions_destroy(&todo);
+    if (!rc) rc = posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    if (!rc) rc = posix_spawnp(pid, "npm", &actions, NULL, (char *const *)argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
     if (rc == ENOENT)
         return tt_fail(TT_EENV, "there is no npm on PATH; it comes with: apt-get install npm");
     if (rc) return tt_fail(TT_EENV, "npm cannot be started: %s", strerror(rc));

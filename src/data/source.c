@@ -3,12 +3,11 @@
 #include "data/source.h"
 
 #include <ctype.h>
-#include <locale.h>
 #include <math.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 tt_source *tt_source_new(void)
 {
@@ -87,20 +86,27 @@ static tt_err expand_one(const tt_node *at, const char *text, const char **s, tt
     return TT_OK;
 }
 
-tt_err tt_source_expand(tt_arena *a, const tt_node *at, const char *text, const char **out)
+tt_err tt_data_expand(const tt_node *at, const char *text, tt_str *out)
 {
     tt_err err = TT_OK;
-    tt_str grown = {0};
 
     for (const char *s = text; *s && !err;) {
         const char *dollar = strchrnul(s, '$');
-        tt_str_put(&grown, s, (size_t)(dollar - s));
+        tt_str_put(out, s, (size_t)(dollar - s));
         s = dollar;
         if (*s) {
             s++;
-            err = expand_one(at, text, &s, &grown);
+            err = expand_one(at, text, &s, out);
         }
     }
+    return err;
+}
+
+tt_err tt_source_expand(tt_arena *a, const tt_node *at, const char *text, const char **out)
+{
+    tt_str grown = {0};
+    tt_err err = tt_data_expand(at, text, &grown);
+
     if (!err) *out = tt_arena_strdup(a, grown.data ? grown.data : "");
     tt_str_free(&grown);
     return err;
@@ -133,37 +139,73 @@ static const char *find_variant(tt_arena *a, const char *path)
     return tt_file_exists(other) ? other : NULL;
 }
 
-tt_err tt_source_read(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *name,
-                      tt_bytes *out, const char **path)
+/* "data/a.csv: no such file in /home/me": a relative name tells only half of where it was sought.
+ */
+static tt_err not_here(const char *path)
 {
-    const char *full, *found, *known;
+    const char *known = known_for(path);
+    char *here = *path == '/' ? NULL : getcwd(NULL, 0);
+    tt_err err =
+        tt_fail(TT_EDATA, "%s: no such file%s%s%s%s", path, here ? " in " : "", here ? here : "",
+                known ? "; get it with: tutti data get " : "", known ? known : "");
+
+    free(here);
+    return err;
+}
+
+static tt_err find_file(tt_arena *a, const char *dir, const tt_node *at, const char *name,
+                        const char **path)
+{
+    const char *full;
     tt_err err;
 
-    if ((err = tt_source_expand(s->arena, at, name, &full))) return err;
+    if ((err = tt_source_expand(a, at, name, &full))) return err;
     if (!*full) return bad_text(at, name, "the name of a file is empty");
-    if (*full != '/' && *c->dir) full = tt_arena_printf(s->arena, "%s/%s", c->dir, full);
-    found = find_variant(s->arena, full);
-    if (!found) {
-        known = known_for(full);
-        if (known)
-            return tt_fail(TT_EDATA, "%s: no such file; get it with: tutti data get %s", full,
-                           known);
-        return tt_fail(TT_EDATA, "%s: no such file", full);
-    }
-    *path = found;
-    if ((err = tt_file_read(found, 0, out))) return tt_context(TT_EDATA, "dataset");
+    if (*full != '/' && *dir) full = tt_arena_printf(a, "%s/%s", dir, full);
+    *path = find_variant(a, full);
+    return *path ? TT_OK : not_here(full);
+}
+
+tt_err tt_source_read(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *name,
+                      tt_promise *promise, tt_bytes *out, const char **path)
+{
+    tt_err err;
+
+    if ((err = find_file(s->arena, c->dir, at, name, path))) return err;
+    if ((err = tt_file_read_data(*path, promise, out))) return tt_context(TT_EDATA, "dataset");
     return TT_OK;
 }
 
-/* ---- Numbers ---- */
-
-static locale_t c_locale;
-static pthread_once_t c_locale_once = PTHREAD_ONCE_INIT;
-
-static void make_c_locale(void)
+static tt_err find_files(tt_arena *a, const char *dir, const tt_node *map)
 {
-    c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    const tt_node *format = map ? tt_node_get(map, "format") : NULL;
+    tt_err err = TT_OK;
+
+    for (int i = 0; map && map->kind == TT_MAP && i < map->count && !err; i++) {
+        const tt_node *n = map->item[i];
+        const char *path;
+        if (!tt_source_is_file(format ? format->text : NULL, map->key[i]->text)) continue;
+        if (n->kind == TT_SCALAR && !tt_node_is_null(n)) err = find_file(a, dir, n, n->text, &path);
+        for (int k = 0; n->kind == TT_LIST && k < n->count && !err; k++)
+            err = find_file(a, dir, n->item[k], n->item[k]->text, &path);
+    }
+    return err;
 }
+
+tt_err tt_data_find(const tt_node *data)
+{
+    tt_arena *a = tt_arena_open(4096);
+    const tt_node *dir_at = tt_node_get(data, "dir");
+    const char *dir = "";
+    tt_err err = dir_at ? tt_source_expand(a, dir_at, dir_at->text, &dir) : TT_OK;
+
+    if (!err) err = find_files(a, dir, tt_node_get(data, "train"));
+    if (!err) err = find_files(a, dir, tt_node_get(data, "val"));
+    tt_arena_close(a);
+    return err;
+}
+
+/* ---- Numbers ---- */
 
 /* Digits beyond what a double holds exactly, or a large exponent: the C library rounds right. */
 static bool slow_number(const char *s, size_t n, double *out)
@@ -173,8 +215,7 @@ static bool slow_number(const char *s, size_t n, double *out)
     if (n >= sizeof buf) return false;
     memcpy(buf, s, n);
     buf[n] = 0;
-    pthread_once(&c_locale_once, make_c_locale);
-    *out = c_locale ? strtod_l(buf, &end, c_locale) : strtod(buf, &end);
+    *out = tt_strtod(buf, &end);
     return end == buf + n && isfinite(*out);
 }
 
@@ -257,11 +298,13 @@ static tt_err check_fit(const tt_source *s, const tt_data_want *want)
         return tt_fail(TT_EINVAL, "the model's input is %s, but %s has samples of %s", wants,
                        s->name, has);
     }
+    if (want->only_x) return TT_OK;
     if (want->classes > 0 && !s->label)
         return tt_fail(TT_EDATA, "%s: the loss wants labels, but none were given", s->name);
     if (want->targets > 0 && s->targets != want->targets)
-        return tt_fail(TT_EDATA, "%s: the loss wants %d targets per sample, the data has %lld",
-                       s->name, want->targets, (long long)s->targets);
+        return tt_fail(TT_EDATA, "%s: the loss wants %d targets per sample, the data has %lld%s",
+                       s->name, want->targets, (long long)s->targets,
+                       s->schema ? "; in `columns`, each of them is `type: target`" : "");
     return TT_OK;
 }
 
@@ -281,11 +324,74 @@ static tt_err label_as_target(tt_source *s)
 static const struct {
     const char *name;
     tt_source_fn *open;
+    const char *samples, *answers; /* keys that name files; NULL: none */
 } formats[] = {
-    {"idx", tt_source_idx},       {"cifar10", tt_source_cifar10}, {"cifar100", tt_source_cifar100},
-    {"npy", tt_source_npy},       {"csv", tt_source_csv},         {"tsv", tt_source_tsv},
-    {"libsvm", tt_source_libsvm}, {"synth", tt_source_synth},
+    {"idx", tt_source_idx, "images", "labels"},
+    {"cifar10", tt_source_cifar10, "files", NULL},
+    {"cifar100", tt_source_cifar100, "files", NULL},
+    {"npy", tt_source_npy, "x", "y"},
+    {"csv", tt_source_csv, "file", NULL},
+    {"tsv", tt_source_tsv, "file", NULL},
+    {"libsvm", tt_source_libsvm, "file", NULL},
+    {"synth", tt_source_synth, NULL, NULL},
 };
+
+bool tt_source_is_file(const char *format, const char *key)
+{
+    for (int i = 0; i < TT_COUNT(formats); i++) {
+        const char *x = formats[i].samples, *y = formats[i].answers;
+        if (format && strcmp(format, formats[i].name)) continue;
+        if ((x && !strcmp(x, key)) || (y && !strcmp(y, key))) return true;
+    }
+    return false;
+}
+
+const char *tt_source_file_key(const char *format)
+{
+    for (int i = 0; i < TT_COUNT(formats); i++)
+        if (!strcmp(format, formats[i].name)) return formats[i].samples;
+    return NULL;
+}
+
+static bool says(const tt_node *map, const char *key, const char *word)
+{
+    const tt_node *n = tt_node_get(map, key);
+
+    return n && n->kind == TT_SCALAR && !strcmp(n->text, word);
+}
+
+bool tt_source_is_text(const tt_node *map)
+{
+    return says(map, "format", "csv") || says(map, "format", "tsv");
+}
+
+static bool is_auto(const tt_node *map, const char *key)
+{
+    return !tt_node_get(map, key) || says(map, key, "auto");
+}
+
+static bool column_leans(const tt_node *c)
+{
+    const tt_node *words = tt_node_get(c, "vocabulary"), *n = tt_node_get(c, "normalize");
+    bool on;
+
+    if (n && n->kind == TT_SCALAR && tt_parse_bool(n->text, &on) && on) return true;
+    if (words && words->kind == TT_LIST) return false;
+    return says(c, "type", "label") || (says(c, "type", "category") && !tt_node_get(c, "hash"));
+}
+
+/* The map has not been read yet and may hold anything; what is wrong with it is told later. */
+bool tt_source_leans(const tt_node *map, const tt_data_want *want)
+{
+    const tt_node *columns = tt_node_get(map, "columns"), *label = tt_node_get(map, "label");
+
+    if (says(map, "format", "libsvm"))
+        return is_auto(map, "index_base") || (!want->only_x && is_auto(map, "labels"));
+    if (!tt_source_is_text(map)) return false;
+    for (int i = 0; columns && columns->kind == TT_LIST && i < columns->count; i++)
+        if (column_leans(columns->item[i])) return true;
+    return label && !tt_node_is_null(label);
+}
 
 tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt_source **out)
 {
@@ -304,6 +410,10 @@ tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt
     if ((err = formats[which].open(map, what, c, s))) goto out;
     for (int64_t i = 0; s->label && i < s->kept; i++)
         if (s->label[i] >= s->classes) s->classes = s->label[i] + 1;
+    if (c->want->only_x) {
+        s->label = NULL; /* some formats cannot be read without; what is not wanted is not used */
+        s->target = NULL;
+    }
     if (c->want->targets == 1 && s->label && !s->target)
         if ((err = label_as_target(s))) goto out;
     if ((err = check_fit(s, c->want))) goto out;

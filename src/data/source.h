@@ -22,7 +22,8 @@ typedef struct tt_source {
     int64_t count;    /* samples                                                        */
     int64_t kept;     /* rows in memory; sample i is row i % kept (fewer: synthetic)    */
     tt_shape shape;   /* of a sample, as the file has it                                */
-    bool pixels;      /* bytes of images: divided by 255 unless the job says otherwise  */
+    bool bytes;       /* values are uint8                                               */
+    bool pixels;      /* ... of images: divided by 255 unless the job says otherwise    */
 
     tt_keep keep;
     const uint8_t *u8;  /* (kept, features)                                               */
@@ -56,12 +57,19 @@ typedef struct tt_source {
 /* What a format needs to know besides its own keys. */
 typedef struct tt_source_ctx {
     const tt_data_want *want;
-    const char *dir;        /* expanded                                                   */
-    const tt_source *train; /* while the validation set is opened, else NULL              */
+    const char *dir; /* expanded                                                          */
+    tt_split split;
+    const tt_source *train; /* val: the training set if it was opened, else NULL          */
 } tt_source_ctx;
 
 /* Reads a `train:` or `val:` map. On error *out is NULL. */
 tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt_source **out);
+/* Can this `val:` map not be understood without the training set's file? */
+bool tt_source_leans(const tt_node *map, const tt_data_want *want);
+bool tt_source_is_text(const tt_node *map); /* csv, tsv: labels may be words            */
+/* Does this key of a map of that format name files? NULL: of any format. */
+bool tt_source_is_file(const char *format, const char *key);
+const char *tt_source_file_key(const char *format); /* of the samples; NULL: it has no files    */
 tt_source *tt_source_new(void);     /* empty                                            */
 void tt_source_close(tt_source *s); /* accepts NULL                                     */
 
@@ -81,14 +89,14 @@ tt_source_fn tt_source_idx, tt_source_npy, tt_source_cifar10, tt_source_cifar100
 /* Zeroed memory that lives as long as the source: count * each bytes, overflow-checked. */
 tt_err tt_source_block(tt_source *s, int64_t count, int64_t each, size_t element, void *out);
 
-/* `$NAME`, `${NAME}` and `${NAME:-text}` in `text`, into the arena. `at` (may be NULL) is where it
- * stands. */
+/* tt_data_expand into the arena. */
 tt_err tt_source_expand(tt_arena *a, const tt_node *at, const char *text, const char **out);
 
-/* Finds `name` below c->dir, with or without ".gz", and reads it. Missing: TT_EDATA with the
- * command that gets it, if we know one. *path (in the source's arena) is for messages. */
+/* Finds `name` below c->dir, with or without ".gz", and reads it; `promise` as in
+ * tt_file_read_data. Missing: TT_EDATA with the command that gets it, if we know one. *path (in the
+ * source's arena) is for messages. */
 tt_err tt_source_read(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *name,
-                      tt_bytes *out, const char **path);
+                      tt_promise *promise, tt_bytes *out, const char **path);
 
 /* A decimal number that fills all of s[0 .. n); no units, no locale, finite. */
 bool tt_cell_number(const char *s, size_t n, double *out);
@@ -125,6 +133,7 @@ typedef struct tt_array {
     int64_t dim[8];
 } tt_array;
 tt_err tt_array_idx(const char *name, const uint8_t *data, size_t size, tt_array *out);
+tt_promise tt_array_idx_size, tt_array_npy_size; /* of the whole file, by its header */
 tt_err tt_array_npy(const char *name, const uint8_t *data, size_t size, tt_array *out);
 
 /* The samples (first dimension) of an array; takes over `file` if it can be used as it is. */
@@ -153,17 +162,20 @@ typedef struct tt_part {
     bool cut; /* samples are those at first, first + 1 ... of a permutation   */
     int64_t first;
     uint64_t key;
+    const float *a; /* (channels)                                                         */
     const char *describe;
 } tt_part;
 
 struct tt_data {
     tt_data_want want;
-    tt_source *train, *val; /* val NULL: none, or cut from train                          */
-    tt_part part[2];        /* by tt_split                                                */
+    tt_source *train; /* NULL: the validation set alone was opened                        */
+    tt_source *val;   /* NULL: none, not opened, or cut from train                        */
+    tt_part part[2];  /* by tt_split                                                */
     int64_t features;
-    /* x = a[channel] * raw + b[channel]; a vector's features are its channels            */
+    /* x = a[channel] * raw + b[channel]; a vector's features are its channels. What is added is
+     * the same for both splits; the factor brings each from the numbers of its own file.   */
     int64_t channels, plane;
-    const float *a, *b;
+    const float *b;
     int64_t height, width; /* of a plane, 0 if it is no image                             */
     int crop;
     bool flip;
@@ -176,11 +188,15 @@ struct tt_data {
     char sha[65]; /* "" until asked for                                                   */
 };
 
-/* The row in memory of sample i of a split. */
+/* Sample i of a split among those of its source, and its row in memory. */
+static inline int64_t tt_part_sample(const tt_part *p, int64_t i)
+{
+    return p->cut ? (int64_t)tt_permute(p->key, (uint64_t)p->src->count, (uint64_t)(p->first + i))
+                  : i;
+}
 static inline int64_t tt_part_row(const tt_part *p, int64_t i)
 {
-    if (p->cut) i = (int64_t)tt_permute(p->key, (uint64_t)p->src->count, (uint64_t)(p->first + i));
-    return i % p->src->kept;
+    return tt_part_sample(p, i) % p->src->kept;
 }
 
 /* Mean and deviation of each channel over the training samples, before scaling. */

@@ -67,7 +67,7 @@ static tt_err make_x(tt_source *s, int kind, uint64_t key, int64_t features)
         return TT_OK;
     }
     s->keep = TT_KEEP_U8;
-    s->pixels = true;
+    s->bytes = s->pixels = true;
     if ((err = tt_source_block(s, s->kept, features, 1, &bytes))) return err;
     for (int64_t r = 0; r < s->kept; r++)
         for (int64_t i = 0; i < features; i += 16) {
@@ -161,7 +161,7 @@ tt_err tt_source_synth(tt_node *map, const char *what, const tt_source_ctx *c, t
     if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &k))) return err;
     /* Centres and weights are shared by training and validation set, samples are not. */
     shared = tt_random_key((uint64_t)k.seed, kinds[k.kind]);
-    own = tt_random_key(shared, c->train ? "val" : "train");
+    own = tt_random_key(shared, c->split == TT_VAL ? "val" : "train");
     s->name = tt_arena_printf(s->arena, "synthetic %s", kinds[k.kind]);
     s->shape = c->want->input;
     s->count = k.count;

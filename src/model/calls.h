@@ -1,20 +1,33 @@
 /* calls: a compiled model: tensors, buffers and the list of kernel calls. Private to model/.
  *
- * Time runs over the calls: call i goes forward at time i and backward at time 2 * count - 1 - i. A buffer lives
- * from the time it is first written to the time it is last read; buffers whose lives do not meet share memory. */
+ * Time runs over the calls: call i goes forward at time i and backward at time 2 * count - 1 - i. A
+ * buffer lives from the time it is first written to the time it is last read; buffers whose lives
+ * do not meet share memory. */
 #ifndef TT_CALLS_H
 #define TT_CALLS_H
 
 #include "graph.h"
 
 typedef enum call_kind {
-    CALL_CONV, CALL_MAXPOOL, CALL_AVGPOOL, CALL_NORM, CALL_LAYERNORM, CALL_SOFTMAX, CALL_UNARY, CALL_ADD,
-    CALL_MUL, CALL_CONCAT, CALL_DROPOUT, CALL_REORDER, CALL_CUSTOM, CALL_LOSS
+    CALL_CONV,
+    CALL_MAXPOOL,
+    CALL_AVGPOOL,
+    CALL_NORM,
+    CALL_LAYERNORM,
+    CALL_SOFTMAX,
+    CALL_UNARY,
+    CALL_ADD,
+    CALL_MUL,
+    CALL_CONCAT,
+    CALL_DROPOUT,
+    CALL_REORDER,
+    CALL_CUSTOM,
+    CALL_LOSS
 } call_kind;
 
 /* What a layer's output lies in. Tensor 0 is the batch's x. */
 typedef struct tensor {
-    int64_t count;     /* floats of a sample              */
+    int64_t count; /* floats of a sample              */
     tt_layout layout;
     int act, grad;     /* buffers; -1: none               */
     bool wants_grad;   /* something trainable is upstream */
@@ -25,30 +38,30 @@ typedef struct buffer {
     int64_t per_sample; /* bytes, for samples rounded up to whole lanes ... */
     int64_t fixed;      /* ... plus these                                   */
     int birth, death;
-    int death_forward;  /* where there is no way back                       */
-    int conv_scratch;   /* > 0: the bytes are those of call (this - 1)'s conv_scratch */
+    int death_forward; /* where there is no way back                       */
+    int conv_scratch;  /* > 0: the bytes are those of call (this - 1)'s conv_scratch */
 } buffer;
 
 typedef struct call {
     call_kind kind;
-    int layer;                     /* the (first) layer it stands for; -1: a reorder for the input or a loss */
+    int layer; /* the (first) layer it stands for; -1: a reorder for the input or a loss */
     int in[INPUTS_MOST], in_count; /* tensors */
     int out;
-    bool in_grad[INPUTS_MOST];     /* this input's gradient is wanted ...              */
-    bool in_add[INPUTS_MOST];      /* ... and added to what is there                   */
-    bool in_alias[INPUTS_MOST];    /* ... or is the output's gradient itself           */
-    bool backward;                 /* has a way back                                   */
+    bool in_grad[INPUTS_MOST];  /* this input's gradient is wanted ...              */
+    bool in_add[INPUTS_MOST];   /* ... and added to what is there                   */
+    bool in_alias[INPUTS_MOST]; /* ... or is the output's gradient itself           */
+    bool backward;              /* has a way back                                   */
     bool train_params;
-    int64_t c, hw;                 /* of the input (concat, add: of the output)        */
-    int64_t in_c[INPUTS_MOST];     /* concat                                           */
-    tt_layout layout, from;        /* of the output; of a reorder's input              */
+    int64_t c, hw;             /* of the input (concat, add: of the output)        */
+    int64_t in_c[INPUTS_MOST]; /* concat                                           */
+    tt_layout layout, from;    /* of the output; of a reorder's input              */
     tt_conv conv;
     tt_window win;
     tt_unary unary;
-    int64_t lead, d, tail;         /* softmax, layer norm, of a sample: lead x d x tail */
+    int64_t lead, d, tail; /* softmax, layer norm, of a sample: lead x d x tail */
     bool log, relu, count_pad;
     float p, eps;
-    int add;                       /* norm: tensor added before the relu; -1: none     */
+    int add; /* norm: tensor added before the relu; -1: none     */
     int param[LAYER_PARAMS], param_count;
     int64_t packed_at, packed_count;
     int saved, scratch, scratch_back; /* buffers, -1: none                             */
@@ -62,7 +75,7 @@ struct tt_model {
     tt_arena *arena;
     const tt_kernels *k;
     bool sync_norm;
-    int keep;            /* layer kept from fusion; -1: none                       */
+    int keep; /* layer kept from fusion; -1: none                       */
     int samples;
     tensor *tensors;
     int tensor_count;

@@ -1,12 +1,14 @@
 /* compile: from the graph to a straight list of calls.
  *
- * Forward, in the order of the layers: pick a layout for each call (convolutions decide, all others follow
- * their input; a reorder is put in where neighbours disagree) and fuse what belongs together:
- *   conv or dense + relu;  conv + max pool + relu in either order (LANES);  batch norm (+ add) + relu.
- * Then backward: who writes a gradient first overwrites, the others add; a sum's gradient is not copied where it
- * can be the same memory. Last, the lives of all buffers, from which tt_run_open lays out memory.
+ * Forward, in the order of the layers: pick a layout for each call (convolutions decide, all others
+ * follow their input; a reorder is put in where neighbours disagree) and fuse what belongs
+ * together: conv or dense + relu;  conv + max pool + relu in either order (LANES);  batch norm (+
+ * add) + relu. Then backward: who writes a gradient first overwrites, the others add; a sum's
+ * gradient is not copied where it can be the same memory. Last, the lives of all buffers, from
+ * which tt_run_open lays out memory.
  *
- * Nothing here depends on values or timing: the calls follow from the job, the kernels and the usual grain. */
+ * Nothing here depends on values or timing: the calls follow from the job, the kernels and the
+ * usual grain. */
 #include <string.h>
 
 #include "calls.h"
@@ -14,9 +16,9 @@
 typedef struct builder {
     tt_model *m;
     graph *g;
-    int *uses;   /* of each layer's output                              */
-    int *user;   /* the last layer that takes it; -1: a loss, or nobody */
-    bool *done;  /* stands inside another layer's call                  */
+    int *uses;        /* of each layer's output                              */
+    int *user;        /* the last layer that takes it; -1: a loss, or nobody */
+    bool *done;       /* stands inside another layer's call                  */
     int (*copies)[3]; /* tensor, layout -> the reordered tensor, or 0   */
     int tensor_room, buffer_room, call_room;
 } builder;
@@ -70,7 +72,10 @@ static call *new_call(builder *b, call_kind kind, int at)
     return c;
 }
 
-static int value_of(builder *b, int input) { return input < 0 ? 0 : b->m->layer_tensor[input]; }
+static int value_of(builder *b, int input)
+{
+    return input < 0 ? 0 : b->m->layer_tensor[input];
+}
 
 /* A vector's NHWC is PLAIN, and so is an image of one channel. */
 static bool same_layout(tt_layout a, tt_layout b, int64_t c, int64_t hw)
@@ -130,8 +135,19 @@ static int only_user(const builder *b, int at, const layer_kind *kind)
 
 static tt_window window_of(const layer *l)
 {
-    tt_window w = {.c = (int)shape_c(l->in), .h = 1, .w = 1, .o = (int)l->out.dim[0], .oh = 1, .ow = 1,
-                   .kh = 1, .kw = 1, .sh = 1, .sw = 1, .dh = 1, .dw = 1, .groups = 1};
+    tt_window w = {.c = (int)shape_c(l->in),
+                   .h = 1,
+                   .w = 1,
+                   .o = (int)l->out.dim[0],
+                   .oh = 1,
+                   .ow = 1,
+                   .kh = 1,
+                   .kw = 1,
+                   .sh = 1,
+                   .sw = 1,
+                   .dh = 1,
+                   .dw = 1,
+                   .groups = 1};
     if (l->kind == &kind_dense) return w;
     const conv_args *a = l->args;
     w.h = (int)l->in.dim[1], w.w = (int)l->in.dim[2];
@@ -153,7 +169,8 @@ static tt_layout conv_layout(const builder *b, const layer *l)
 static bool pool_fuses(const layer *l)
 {
     const pool_args *a = l->args;
-    return !a->padding[0] && !a->padding[1] && a->stride[0] == a->size[0] && a->stride[1] == a->size[1];
+    return !a->padding[0] && !a->padding[1] && a->stride[0] == a->size[0] &&
+           a->stride[1] == a->size[1];
 }
 
 static void add_conv(builder *b, int at)
@@ -188,7 +205,8 @@ static void add_conv(builder *b, int at)
     if (c->conv.pool) c->saved = new_buffer(b, tt_shape_count(b->g->layers[pool].out), 0);
     c->scratch = new_buffer(b, 0, 0);
     c->scratch_back = new_buffer(b, 0, 0);
-    b->m->buffers[c->scratch].conv_scratch = b->m->buffers[c->scratch_back].conv_scratch = b->m->call_count;
+    b->m->buffers[c->scratch].conv_scratch = b->m->buffers[c->scratch_back].conv_scratch =
+        b->m->call_count;
     gives(b, c, last);
 }
 
@@ -203,12 +221,23 @@ static tt_layout layout_of(builder *b, int at)
 static void add_pool(builder *b, int at)
 {
     const layer *l = &b->g->layers[at];
-    call *c = call_on(b, l->kind == &kind_maxpool ? CALL_MAXPOOL : CALL_AVGPOOL, at, layout_of(b, at));
+    call *c =
+        call_on(b, l->kind == &kind_maxpool ? CALL_MAXPOOL : CALL_AVGPOOL, at, layout_of(b, at));
     tt_window *w = &c->win;
 
-    *w = (tt_window){.c = (int)l->in.dim[0], .h = (int)l->in.dim[1], .w = (int)l->in.dim[2], .o = (int)l->in.dim[0],
-                     .oh = 1, .ow = 1, .kh = (int)l->in.dim[1], .kw = (int)l->in.dim[2], .sh = 1, .sw = 1,
-                     .dh = 1, .dw = 1, .groups = 1};
+    *w = (tt_window){.c = (int)l->in.dim[0],
+                     .h = (int)l->in.dim[1],
+                     .w = (int)l->in.dim[2],
+                     .o = (int)l->in.dim[0],
+                     .oh = 1,
+                     .ow = 1,
+                     .kh = (int)l->in.dim[1],
+                     .kw = (int)l->in.dim[2],
+                     .sh = 1,
+                     .sw = 1,
+                     .dh = 1,
+                     .dw = 1,
+                     .groups = 1};
     if (l->kind != &kind_global_avgpool) {
         const pool_args *a = l->args;
         w->oh = a->oh, w->ow = a->ow;
@@ -303,12 +332,19 @@ static void add_simple(builder *b, int at)
     const layer *l = &b->g->layers[at];
     const layer_kind *k = l->kind;
     tt_layout layout = l->kind->custom ? TT_PLAIN : layout_of(b, at);
-    call_kind kind = k == &kind_add ? CALL_ADD : k == &kind_mul ? CALL_MUL : k == &kind_concat ? CALL_CONCAT
-                   : k == &kind_dropout ? CALL_DROPOUT : k->custom ? CALL_CUSTOM : CALL_UNARY;
+    call_kind kind = k == &kind_add       ? CALL_ADD
+                     : k == &kind_mul     ? CALL_MUL
+                     : k == &kind_concat  ? CALL_CONCAT
+                     : k == &kind_dropout ? CALL_DROPOUT
+                     : k->custom          ? CALL_CUSTOM
+                                          : CALL_UNARY;
     call *c = call_on(b, kind, at, layout);
 
     if (kind == CALL_UNARY)
-        c->unary = k == &kind_relu ? TT_RELU : k == &kind_gelu ? TT_GELU : k == &kind_tanh ? TT_TANH : TT_SIGMOID;
+        c->unary = k == &kind_relu   ? TT_RELU
+                   : k == &kind_gelu ? TT_GELU
+                   : k == &kind_tanh ? TT_TANH
+                                     : TT_SIGMOID;
     if (kind == CALL_DROPOUT) c->p = (float)((const dropout_args *)l->args)->p;
     if (kind == CALL_CUSTOM) {
         c->custom = k->custom;
@@ -316,7 +352,8 @@ static void add_simple(builder *b, int at)
     }
     if (kind == CALL_CONCAT) {
         c->c = shape_c(l->out);
-        for (int i = 0; i < l->input_count; i++) c->in_c[i] = shape_c(graph_shape(b->g, l->input[i]));
+        for (int i = 0; i < l->input_count; i++)
+            c->in_c[i] = shape_c(graph_shape(b->g, l->input[i]));
     }
     gives(b, c, at);
 }
@@ -339,7 +376,8 @@ static void add_flatten(builder *b, int at)
     const layer *l = &b->g->layers[at];
     tt_layout have = layout_of(b, at);
     tt_layout want = have == TT_LANES ? TT_LANES : TT_PLAIN;
-    b->m->layer_tensor[at] = in_layout(b, l->input[0], want); /* the same memory under another shape */
+    b->m->layer_tensor[at] =
+        in_layout(b, l->input[0], want); /* the same memory under another shape */
 }
 
 static void add_loss(builder *b, int i)
@@ -356,11 +394,19 @@ static void add_loss(builder *b, int i)
 
 /* ---- The way back ---- */
 
+/* Is the first input no other input as well? */
+static bool only_once(const call *c)
+{
+    for (int k = 1; k < c->in_count; k++)
+        if (c->in[k] == c->in[0]) return false;
+    return true;
+}
+
 static void plan_back(builder *b)
 {
     tt_model *m = b->m;
 
-    for (int i = 0; i < m->call_count; i++) { /* what needs a gradient: everything behind something trainable */
+    for (int i = 0; i < m->call_count; i++) { /* everything behind something trainable wants one */
         call *c = &m->calls[i];
         if (c->kind == CALL_LOSS) continue;
         bool wants = c->train_params;
@@ -373,23 +419,29 @@ static void plan_back(builder *b)
         if (c->kind != CALL_LOSS || !t->wants_grad) continue;
         c->in_grad[0] = true;
         c->in_add[0] = t->grad_written;
-        if (t->grad_written) c->scratch = new_buffer(b, t->count * 4, 0);
-        else t->grad = new_buffer(b, t->count * 4, 0);
+        if (t->grad_written)
+            c->scratch = new_buffer(b, t->count * 4, 0);
+        else
+            t->grad = new_buffer(b, t->count * 4, 0);
         t->grad_written = true;
     }
     for (int i = m->call_count - 1; i >= 0; i--) {
         call *c = &m->calls[i];
-        if (c->kind == CALL_LOSS || !m->tensors[c->out].wants_grad || !m->tensors[c->out].grad_written) continue;
+        if (c->kind == CALL_LOSS || !m->tensors[c->out].wants_grad ||
+            !m->tensors[c->out].grad_written)
+            continue;
         c->backward = true;
         for (int k = 0; k < c->in_count; k++) {
             tensor *t = &m->tensors[c->in[k]];
             if (!t->wants_grad) continue;
             c->in_grad[k] = true;
             c->in_add[k] = t->grad_written;
-            bool passes = (c->kind == CALL_ADD && k == 0) || (c->kind == CALL_NORM && k == 1);
+            bool passes = (c->kind == CALL_ADD && k == 0 && only_once(c)) ||
+                          (c->kind == CALL_NORM && k == 1);
             if (!t->grad_written && passes) {
-                /* d(a + b)/da is the gradient itself: the same memory, no copy. Of an add's inputs only the
-                 * first may do so, because others write into theirs later. */
+                /* d(a + b)/da is the gradient itself: the same memory, no copy. Of an add's inputs
+                 * only the first may do so, because others write into theirs later; and only if it
+                 * is added once, because else it would be added to while others read it. */
                 t->grad = m->tensors[c->out].grad;
                 c->in_alias[k] = true;
             } else if (!t->grad_written) {
@@ -416,25 +468,34 @@ static void live(tt_model *m, int buf, int time)
 static bool needs_input_back(const call *c)
 {
     switch (c->kind) {
-    case CALL_CONV: return c->train_params;
+    case CALL_CONV:
+        return c->train_params;
     case CALL_NORM:
     case CALL_LAYERNORM:
     case CALL_MUL:
-    case CALL_CUSTOM: return true;
-    case CALL_UNARY: return c->unary == TT_GELU;
-    default: return false;
+    case CALL_CUSTOM:
+        return true;
+    case CALL_UNARY:
+        return c->unary == TT_GELU;
+    default:
+        return false;
     }
 }
 
 static bool needs_output_back(const call *c)
 {
     switch (c->kind) {
-    case CALL_CONV: return c->conv.relu && !c->conv.pool;
-    case CALL_NORM: return c->relu;
+    case CALL_CONV:
+        return c->conv.relu && !c->conv.pool;
+    case CALL_NORM:
+        return c->relu;
     case CALL_SOFTMAX:
-    case CALL_CUSTOM: return true;
-    case CALL_UNARY: return c->unary != TT_GELU;
-    default: return false;
+    case CALL_CUSTOM:
+        return true;
+    case CALL_UNARY:
+        return c->unary != TT_GELU;
+    default:
+        return false;
     }
 }
 
@@ -501,18 +562,27 @@ void compile(tt_model *m)
     for (int i = 0; i < g->layer_count; i++) {
         const layer_kind *k = g->layers[i].kind;
         if (b.done[i] || (k == &kind_batchnorm && norm_waits(&b, i))) continue;
-        if (k == &kind_conv || k == &kind_dense) add_conv(&b, i);
-        else if (k == &kind_maxpool || k == &kind_avgpool || k == &kind_global_avgpool) add_pool(&b, i);
-        else if (k == &kind_batchnorm) add_norm(&b, i, -1);
-        else if (k == &kind_layernorm) add_layernorm(&b, i);
-        else if (k == &kind_softmax || k == &kind_log_softmax) add_softmax(&b, i);
-        else if (k == &kind_flatten) add_flatten(&b, i);
-        else if (k == &kind_add) add_sum(&b, i);
-        else add_simple(&b, i);
+        if (k == &kind_conv || k == &kind_dense)
+            add_conv(&b, i);
+        else if (k == &kind_maxpool || k == &kind_avgpool || k == &kind_global_avgpool)
+            add_pool(&b, i);
+        else if (k == &kind_batchnorm)
+            add_norm(&b, i, -1);
+        else if (k == &kind_layernorm)
+            add_layernorm(&b, i);
+        else if (k == &kind_softmax || k == &kind_log_softmax)
+            add_softmax(&b, i);
+        else if (k == &kind_flatten)
+            add_flatten(&b, i);
+        else if (k == &kind_add)
+            add_sum(&b, i);
+        else
+            add_simple(&b, i);
     }
     for (int i = 0; i < g->loss_count; i++) add_loss(&b, i);
     plan_back(&b);
-    for (int t = 1; t < m->tensor_count; t++) m->tensors[t].act = new_buffer(&b, m->tensors[t].count * 4, 0);
+    for (int t = 1; t < m->tensor_count; t++)
+        m->tensors[t].act = new_buffer(&b, m->tensors[t].count * 4, 0);
     plan_lives(m);
 
     for (int i = 0; i < m->call_count; i++) {

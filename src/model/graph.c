@@ -1,26 +1,44 @@
 /* graph: reads the `model` map of a job into layers with names, inputs and shapes.
  *
- * A list is a chain. `from:` names other inputs: a layer's name, `prev` (the layer before), `in` (what
- * the enclosing block was given) or `input` (the model's input). `repeat: {times: 3, layers: [...]}` repeats a
- * block; layer `a` of its second round is called `<repeat>.1.a`, and names are looked up in the
- * innermost block first. A preset stands for layers and is expanded in place. */
+ * A list is a chain. `from:` names other inputs: a layer's name, `prev` (the layer before), `in`
+ * (what the enclosing block was given) or `input` (the model's input). `repeat: {times: 3, layers:
+ * [...]}` repeats a block; layer `a` of its second round is called `<repeat>.1.a`, and names are
+ * looked up in the innermost block first. A preset stands for layers and is expanded in place. */
 #include <fnmatch.h>
 #include <string.h>
 
 #include "graph.h"
 
+/* Kernels count the elements of one sample's tensor in 32 bits. 2^40 parameters are past any memory,
+ * and keep every later product inside 64 bits. */
+#define SAMPLE_MOST ((int64_t)INT32_MAX)
+#define SIZE_MOST   ((int64_t)1 << 40)
+
 typedef struct scope {
-    const char *prefix;  /* "", or "blocks.1."                     */
-    int in;              /* what the block was given                */
+    const char *prefix; /* "", or "blocks.1."                     */
+    int in;             /* what the block was given                */
     int depth;
 } scope;
 
 static tt_err read_list(graph *g, tt_node *list, const scope *s, int *prev);
 
-tt_shape graph_shape(const graph *g, int input) { return input < 0 ? g->input : g->layers[input].out; }
+tt_shape graph_shape(const graph *g, int input)
+{
+    return input < 0 ? g->input : g->layers[input].out;
+}
 
-int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_shape shape, param_init init,
-                float momentum)
+/* Elements of a shape, or `most` if there are more. */
+static int64_t count_up_to(tt_shape s, int64_t most)
+{
+    int64_t n = 1;
+
+    for (int i = 0; i < s.rank; i++)
+        if (__builtin_mul_overflow(n, s.dim[i], &n) || n > most) return most;
+    return n;
+}
+
+int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_shape shape,
+                param_init init, float momentum)
 {
     if (g->param_count == g->param_room) {
         int room = g->param_room ? 2 * g->param_room : 64;
@@ -35,8 +53,12 @@ int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_sha
         g->param_room = room;
     }
     tt_param *p = &g->params[g->param_count];
-    *p = (tt_param){.name = tt_arena_printf(g->arena, "%s.%s", l->name, name), .at = g->size,
-                    .n = tt_shape_count(shape), .rank = shape.rank, .role = role, .frozen = l->frozen,
+    *p = (tt_param){.name = tt_arena_printf(g->arena, "%s.%s", l->name, name),
+                    .at = g->size,
+                    .n = count_up_to(shape, SIZE_MOST + 1),
+                    .rank = shape.rank,
+                    .role = role,
+                    .frozen = l->frozen,
                     .momentum = momentum};
     memcpy(p->shape, shape.dim, sizeof p->shape);
     g->inits[g->param_count] = init;
@@ -51,7 +73,8 @@ static int find_layer(const graph *g, const char *prefix, const char *name)
     size_t n = strlen(prefix), m = strlen(name);
     for (int i = g->layer_count - 1; i >= 0; i--) {
         const char *have = g->layers[i].name;
-        if (strlen(have) == n + m && !memcmp(have, prefix, n) && !memcmp(have + n, name, m)) return i;
+        if (strlen(have) == n + m && !memcmp(have, prefix, n) && !memcmp(have + n, name, m))
+            return i;
     }
     return -2;
 }
@@ -78,35 +101,43 @@ static tt_err unknown_input(graph *g, tt_node *at, const layer *l, const char *n
     const char **names = tt_arena_take(g->arena, (size_t)(g->layer_count + 1) * sizeof *names, 8);
     for (int i = 0; i < g->layer_count; i++) names[i] = g->layers[i].name;
     const char *near = tt_nearest(name, names, g->layer_count);
-    return tt_node_fail(at, "'%s' takes its input from '%s', but no layer before it has that name%s%s%s", l->name,
-                        name, near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "");
+    return tt_node_fail(
+        at, "'%s' takes its input from '%s', but no layer before it has that name%s%s%s", l->name,
+        name, near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "");
 }
 
-static tt_err wire(graph *g, layer *l, const common_args *a, tt_node *args, const scope *s, int prev)
+static tt_err wire(graph *g, layer *l, const common_args *a, tt_node *args, const scope *s,
+                   int prev)
 {
     tt_node *from = tt_node_get(args, "from");
 
     l->input_count = a->from.count ? a->from.count : 1;
-    if (l->input_count > INPUTS_MOST)
-        return tt_node_fail(from, "at most %d inputs", INPUTS_MOST);
+    if (l->input_count > INPUTS_MOST) return tt_node_fail(from, "at most %d inputs", INPUTS_MOST);
     l->input[0] = prev;
     for (int i = 0; i < a->from.count; i++) {
         l->input[i] = look_up(g, s, a->from.item[i], prev);
         if (l->input[i] == -2)
-            return unknown_input(g, from->kind == TT_LIST ? from->item[i] : from, l, a->from.item[i]);
+            return unknown_input(g, from->kind == TT_LIST ? from->item[i] : from, l,
+                                 a->from.item[i]);
     }
     if (l->input_count < l->kind->inputs_least)
-        return tt_node_fail(l->at, "%s '%s' joins at least %d inputs: name them with from: [prev, other]", l->kind->name,
-                            l->name, l->kind->inputs_least);
+        return tt_node_fail(l->at,
+                            "%s '%s' joins at least %d inputs: name them with from: [prev, other]",
+                            l->kind->name, l->name, l->kind->inputs_least);
     if (l->input_count > l->kind->inputs_most)
-        return tt_node_fail(from, "%s '%s' takes %d input%s, not %d", l->kind->name, l->name, l->kind->inputs_most,
-                            l->kind->inputs_most == 1 ? "" : "s", l->input_count);
+        return tt_node_fail(from, "%s '%s' takes %d input%s, not %d", l->kind->name, l->name,
+                            l->kind->inputs_most, l->kind->inputs_most == 1 ? "" : "s",
+                            l->input_count);
     return TT_OK;
 }
 
 static tt_err name_layer(graph *g, layer *l, const char *given, const scope *s)
 {
-    if (given && (!*given || strchr(given, '/') || !strcmp(given, "prev") || !strcmp(given, "in") || !strcmp(given, "input")))
+    char *name;
+
+    l->prefix = s->prefix;
+    if (given && (!*given || strchr(given, '/') || !strcmp(given, "prev") || !strcmp(given, "in") ||
+                  !strcmp(given, "input")))
         return tt_node_fail(l->at, "'%s' cannot be a layer's name", given);
     if (given) {
         l->name = tt_arena_printf(g->arena, "%s%s", s->prefix, given);
@@ -114,15 +145,19 @@ static tt_err name_layer(graph *g, layer *l, const char *given, const scope *s)
             return tt_node_fail(l->at, "there is a layer '%s' already", l->name);
         return TT_OK;
     }
-    for (int i = 1;; i++) { /* conv1, conv2, ... */
-        char *name = tt_arena_printf(g->arena, "%s%d", l->kind->name, i);
-        if (find_layer(g, s->prefix, name) != -2) continue;
-        l->name = tt_arena_printf(g->arena, "%s%s", s->prefix, name);
-        return TT_OK;
-    }
+    /* conv1, conv2, ...: on from the last of its kind */
+    for (int i = g->layer_count - 1; i >= 0 && !l->number; i--)
+        if (g->layers[i].kind == l->kind && !strcmp(g->layers[i].prefix, s->prefix))
+            l->number = g->layers[i].number;
+    do {
+        name = tt_arena_printf(g->arena, "%s%d", l->kind->name, ++l->number);
+    } while (find_layer(g, s->prefix, name) != -2);
+    l->name = tt_arena_printf(g->arena, "%s%s", s->prefix, name);
+    return TT_OK;
 }
 
-static tt_err add_layer(graph *g, const layer_kind *kind, tt_node *at, tt_node *args, const scope *s, int *prev)
+static tt_err add_layer(graph *g, const layer_kind *kind, tt_node *at, tt_node *args,
+                        const scope *s, int *prev)
 {
     if (g->layer_count == LAYERS_MOST) return tt_node_fail(at, "more than %d layers", LAYERS_MOST);
     if (g->layer_count == g->layer_room) {
@@ -141,26 +176,30 @@ static tt_err add_layer(graph *g, const layer_kind *kind, tt_node *at, tt_node *
     l->detail = "";
     l->args = tt_arena_take(g->arena, kind->args_size, 16);
     if (kind->custom && kind->custom->args_start)
-        memcpy((char *)l->args + sizeof(common_args), kind->custom->args_start, kind->custom->args_size);
+        memcpy((char *)l->args + sizeof(common_args), kind->custom->args_start,
+               kind->custom->args_size);
     if ((err = tt_node_read(args, kind->name, kind->keys, kind->key_count, l->args))) return err;
     const common_args *a = l->args;
     if ((err = name_layer(g, l, a->name, s)) || (err = wire(g, l, a, args, s, *prev))) return err;
     l->frozen = a->freeze;
     l->in = graph_shape(g, l->input[0]);
     if ((err = kind->shape(g, l))) return err;
-    /* 2^40 elements a sample is past any memory, and keeps every later product inside 64 bits. */
-    double total = 1;
-    for (int i = 0; i < l->out.rank; i++) total *= (double)l->out.dim[i];
-    if (total > 1e12 || g->size > (int64_t)1 << 40) return tt_node_fail(at, "'%s' is too large", l->name);
+    if (count_up_to(l->out, SAMPLE_MOST + 1) > SAMPLE_MOST || g->size > SIZE_MOST)
+        return tt_node_fail(at, "'%s' is too large", l->name);
     *prev = g->layer_count++;
     return TT_OK;
 }
 
 static tt_err read_repeat(graph *g, tt_node *at, tt_node *args, const scope *s, int *prev)
 {
-    struct { const char *name; int64_t times; tt_node *layers; } a = {0};
+    struct {
+        const char *name;
+        int64_t times;
+        tt_node *layers;
+    } a = {0};
     const tt_key keys[] = {
-        {"name", TT_STRING, offsetof(__typeof__(a), name), "-", 0, 0, NULL, "prefix of its layers' names"},
+        {"name", TT_STRING, offsetof(__typeof__(a), name), "-", 0, 0, NULL,
+         "prefix of its layers' names"},
         {"times", TT_INT, offsetof(__typeof__(a), times), NULL, 1, 10000, NULL, "how often"},
         {"layers", TT_NODE, offsetof(__typeof__(a), layers), NULL, 0, 0, NULL, "the block"},
     };
@@ -172,11 +211,13 @@ static tt_err read_repeat(graph *g, tt_node *at, tt_node *args, const scope *s, 
     for (int i = 1; !name; i++) { /* repeat1, repeat2, ... */
         char *probe = tt_arena_printf(g->arena, "%srepeat%d.0.", s->prefix, i);
         bool taken = false;
-        for (int k = 0; k < g->layer_count && !taken; k++) taken = !strncmp(g->layers[k].name, probe, strlen(probe));
+        for (int k = 0; k < g->layer_count && !taken; k++)
+            taken = !strncmp(g->layers[k].name, probe, strlen(probe));
         if (!taken) name = tt_arena_printf(g->arena, "repeat%d", i);
     }
     for (int i = 0; i < a.times; i++) {
-        scope inner = {tt_arena_printf(g->arena, "%s%s.%d.", s->prefix, name, i), *prev, s->depth + 1};
+        scope inner = {tt_arena_printf(g->arena, "%s%s.%d.", s->prefix, name, i), *prev,
+                       s->depth + 1};
         if ((err = read_list(g, a.layers, &inner, prev))) return err;
     }
     return TT_OK;
@@ -192,7 +233,8 @@ static void place_at(tt_node *n, const tt_node *like)
     }
 }
 
-static tt_err read_preset(graph *g, const char *name, tt_node *at, tt_node *args, const scope *s, int *prev)
+static tt_err read_preset(graph *g, const char *name, tt_node *at, tt_node *args, const scope *s,
+                          int *prev)
 {
     tt_str text = {0};
     tt_tree *tree = NULL;
@@ -211,21 +253,25 @@ static tt_err read_preset(graph *g, const char *name, tt_node *at, tt_node *args
 
 static tt_err read_list(graph *g, tt_node *list, const scope *s, int *prev)
 {
-    if (list->kind != TT_LIST || !list->count) return tt_node_fail(list, "layers must be a list of layers");
+    if (list->kind != TT_LIST || !list->count)
+        return tt_node_fail(list, "layers must be a list of layers");
     for (int i = 0; i < list->count; i++) {
         const char *name;
         tt_node *at, *args;
         tt_err err = tt_node_kind_of(list->item[i], "layer", &name, &at, &args);
         if (err) return err;
         const layer_kind *kind = kind_find(name);
-        if (kind) err = add_layer(g, kind, at, args, s, prev);
-        else if (!strcmp(name, "repeat")) err = read_repeat(g, at, args, s, prev);
-        else if (is_preset(name)) err = read_preset(g, name, at, args, s, prev);
+        if (kind)
+            err = add_layer(g, kind, at, args, s, prev);
+        else if (!strcmp(name, "repeat"))
+            err = read_repeat(g, at, args, s, prev);
+        else if (is_preset(name))
+            err = read_preset(g, name, at, args, s, prev);
         else {
             const char *names[128] = {"repeat", "mlp", "resnet"};
             const char *near = tt_nearest(name, names, 3 + kind_names(names + 3, 120));
-            err = tt_node_fail(at, "there is no layer kind '%s'%s%s%s", name, near ? ": did you mean '" : "",
-                               near ? near : "", near ? "'?" : "");
+            err = tt_node_fail(at, "there is no layer kind '%s'%s%s%s", name,
+                               near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "");
         }
         if (err) return err;
     }
@@ -234,21 +280,34 @@ static tt_err read_list(graph *g, tt_node *list, const scope *s, int *prev)
 
 /* ---- losses ---- */
 
-static const struct { const char *name; tt_loss_kind kind; } loss_kinds[] = {
+static const struct {
+    const char *name;
+    tt_loss_kind kind;
+} loss_kinds[] = {
     {"softmax_cross_entropy", TT_LOSS_SOFTMAX},
     {"nll", TT_LOSS_NLL},
     {"mse", TT_LOSS_MSE},
     {"bce", TT_LOSS_BCE},
 };
 
-typedef struct loss_args { const char *from; double weight, smoothing; int target; tt_numbers class_weights; } loss_args;
+typedef struct loss_args {
+    const char *from;
+    double weight, smoothing;
+    int target;
+    tt_numbers class_weights;
+} loss_args;
 
 static const tt_key loss_keys[] = {
-    {"from", TT_STRING, offsetof(loss_args, from), "-", 0, 0, NULL, "the layer it judges; by default the last"},
-    {"weight", TT_NUMBER, offsetof(loss_args, weight), "1", 1e-9, 1e9, NULL, "its share where there are several"},
-    {"target", TT_CHOICE, offsetof(loss_args, target), "auto", 0, 0, "auto|label|target|input", "what the output should be"},
-    {"smoothing", TT_NUMBER, offsetof(loss_args, smoothing), "0", 0, 0.999, NULL, "label smoothing (softmax_cross_entropy)"},
-    {"class_weights", TT_NUMBERS, offsetof(loss_args, class_weights), "-", 0, 1e9, NULL, "a weight per class"},
+    {"from", TT_STRING, offsetof(loss_args, from), "-", 0, 0, NULL,
+     "the layer it judges; by default the last"},
+    {"weight", TT_NUMBER, offsetof(loss_args, weight), "1", 1e-9, 1e9, NULL,
+     "its share where there are several"},
+    {"target", TT_CHOICE, offsetof(loss_args, target), "auto", 0, 0, "auto|label|target|input",
+     "what the output should be"},
+    {"smoothing", TT_NUMBER, offsetof(loss_args, smoothing), "0", 0, 0.999, NULL,
+     "label smoothing (softmax_cross_entropy)"},
+    {"class_weights", TT_NUMBERS, offsetof(loss_args, class_weights), "-", 0, 1e9, NULL,
+     "a weight per class"},
 };
 
 static tt_err read_loss(graph *g, tt_node *n)
@@ -258,23 +317,24 @@ static tt_err read_loss(graph *g, tt_node *n)
     loss_args a = {0};
     loss *l = &g->losses[g->loss_count];
     tt_err err = tt_node_kind_of(n, "loss", &name, &at, &args);
-    int k = 0;
+    int k;
 
-    if (err || (err = tt_node_read(args, name, loss_keys, TT_COUNT(loss_keys), &a))) return err;
-    while (k < TT_COUNT(loss_kinds) && strcmp(loss_kinds[k].name, name)) k++;
-    if (k == TT_COUNT(loss_kinds)) {
-        const char *names[TT_COUNT(loss_kinds)];
-        for (int i = 0; i < TT_COUNT(loss_kinds); i++) names[i] = loss_kinds[i].name;
-        const char *near = tt_nearest(name, names, TT_COUNT(loss_kinds));
-        return tt_node_fail(at, "there is no loss '%s': %s%s%s", name, near ? "did you mean '" : "use softmax_cross_entropy, nll, mse or bce",
-                            near ? near : "", near ? "'?" : "");
-    }
-    *l = (loss){.kind = loss_kinds[k].kind, .name = loss_kinds[k].name, .scale = a.weight,
-                .smoothing = (float)a.smoothing, .at = at, .input = g->layer_count - 1};
+    if (err ||
+        (err = tt_node_pick(at, "loss", name, loss_kinds, sizeof *loss_kinds, TT_COUNT(loss_kinds),
+                            &k)) ||
+        (err = tt_node_read(args, name, loss_keys, TT_COUNT(loss_keys), &a)))
+        return err;
+    *l = (loss){.kind = loss_kinds[k].kind,
+                .name = loss_kinds[k].name,
+                .scale = a.weight,
+                .smoothing = (float)a.smoothing,
+                .at = at,
+                .input = g->layer_count - 1};
     if (a.from) {
         scope top = {"", -1, 0};
         l->input = look_up(g, &top, a.from, g->layer_count - 1);
-        if (l->input < 0) return tt_node_fail(tt_node_get(args, "from"), "there is no layer '%s'", a.from);
+        if (l->input < 0)
+            return tt_node_fail(tt_node_get(args, "from"), "there is no layer '%s'", a.from);
     }
     tt_shape out = g->layers[l->input].out;
     int64_t d = tt_shape_count(out);
@@ -282,27 +342,30 @@ static tt_err read_loss(graph *g, tt_node *n)
     char buf[64];
 
     if (classes && out.rank != 1)
-        return tt_node_fail(at, "%s judges a vector of classes, but '%s' gives %s", name, g->layers[l->input].name,
-                            tt_shape_show(out, buf, sizeof buf));
-    if (d > INT32_MAX) return tt_node_fail(at, "%s: the output is too large", name);
+        return tt_node_fail(at, "%s judges a vector of classes, but '%s' gives %s", name,
+                            g->layers[l->input].name, tt_shape_show(out, buf, sizeof buf));
     l->target = classes || (l->kind == TT_LOSS_BCE && d == 1) ? BY_LABEL : BY_TARGET;
     if (a.target) l->target = a.target - 1;
     if (l->target == BY_LABEL && !classes && !(l->kind == TT_LOSS_BCE && d == 1))
-        return tt_node_fail(at, "%s compares numbers: its target is 'target' or 'input', not labels", name);
+        return tt_node_fail(
+            at, "%s compares numbers: its target is 'target' or 'input', not labels", name);
     if (l->target != BY_LABEL && classes) return tt_node_fail(at, "%s needs labels", name);
     if (l->target == BY_INPUT && d != tt_shape_count(g->input))
-        return tt_node_fail(at, "the input has %lld numbers, but '%s' gives %lld to compare with them",
-                            (long long)tt_shape_count(g->input), g->layers[l->input].name, (long long)d);
+        return tt_node_fail(
+            at, "the input has %lld numbers, but '%s' gives %lld to compare with them",
+            (long long)tt_shape_count(g->input), g->layers[l->input].name, (long long)d);
     if (a.smoothing > 0 && l->kind != TT_LOSS_SOFTMAX)
-        return tt_node_fail(tt_node_get(args, "smoothing"), "smoothing is for softmax_cross_entropy");
+        return tt_node_fail(tt_node_get(args, "smoothing"),
+                            "smoothing is for softmax_cross_entropy");
     if (a.class_weights.count) {
         if (!classes || a.class_weights.count != d)
-            return tt_node_fail(tt_node_get(args, "class_weights"), "%d weights for %lld classes", a.class_weights.count,
-                                classes ? (long long)d : 0LL);
+            return tt_node_fail(tt_node_get(args, "class_weights"), "%d weights for %lld classes",
+                                a.class_weights.count, classes ? (long long)d : 0LL);
         float *w = tt_arena_take(g->arena, (size_t)d * sizeof *w, 64);
         for (int i = 0; i < d; i++) w[i] = (float)a.class_weights.item[i];
         l->class_weight = w;
     }
+    if (l->target == BY_LABEL && g->judged < 0) g->judged = g->loss_count;
     g->loss_count++;
     return TT_OK;
 }
@@ -314,7 +377,8 @@ static tt_err check_targets(const graph *g)
     for (int i = 0; i < g->loss_count; i++) {
         const loss *l = &g->losses[i];
         if (l->target != BY_TARGET) continue;
-        if (first && tt_shape_count(g->layers[first->input].out) != tt_shape_count(g->layers[l->input].out))
+        if (first &&
+            tt_shape_count(g->layers[first->input].out) != tt_shape_count(g->layers[l->input].out))
             return tt_node_fail(l->at, "two losses want targets of different sizes");
         first = l;
     }
@@ -337,14 +401,23 @@ static tt_err freeze_by_name(graph *g, const tt_strings *globs, tt_node *at)
     return TT_OK;
 }
 
-typedef struct model_args { tt_ints input; tt_node *layers, *loss, *rename; tt_strings freeze; } model_args;
+typedef struct model_args {
+    tt_ints input;
+    tt_node *layers, *loss, *rename;
+    tt_strings freeze;
+} model_args;
 
 static const tt_key model_keys[] = {
-    {"input", TT_INTS, offsetof(model_args, input), NULL, 1, 1 << 30, NULL, "shape of a sample: [features] or [channels, height, width]"},
-    {"layers", TT_NODE, offsetof(model_args, layers), NULL, 0, 0, NULL, "the layers, first to last"},
-    {"loss", TT_NODE, offsetof(model_args, loss), NULL, 0, 0, NULL, "softmax_cross_entropy, nll, mse, bce, or a list of them"},
-    {"freeze", TT_STRINGS, offsetof(model_args, freeze), "-", 0, 0, NULL, "names (with * and ?) of layers that are not trained"},
-    {"rename", TT_NODE, offsetof(model_args, rename), "-", 0, 0, NULL, "rules {from: to} for names in files given to --init"},
+    {"input", TT_INTS, offsetof(model_args, input), NULL, 1, 1 << 30, NULL,
+     "shape of a sample: [features] or [channels, height, width]"},
+    {"layers", TT_NODE, offsetof(model_args, layers), NULL, 0, 0, NULL,
+     "the layers, first to last"},
+    {"loss", TT_NODE, offsetof(model_args, loss), NULL, 0, 0, NULL,
+     "softmax_cross_entropy, nll, mse, bce, or a list of them"},
+    {"freeze", TT_STRINGS, offsetof(model_args, freeze), "-", 0, 0, NULL,
+     "names (with * and ?) of layers that are not trained"},
+    {"rename", TT_NODE, offsetof(model_args, rename), "-", 0, 0, NULL,
+     "rules {from: to} for names in files given to --init"},
 };
 
 tt_err graph_read(tt_node *model, tt_arena *arena, graph *g)
@@ -354,13 +427,15 @@ tt_err graph_read(tt_node *model, tt_arena *arena, graph *g)
     int prev = -1;
     tt_err err = tt_node_read(model, "model", model_keys, TT_COUNT(model_keys), &a);
 
-    *g = (graph){.arena = arena, .at = model, .input_at = tt_node_get(model, "input")};
+    *g = (graph){
+        .arena = arena, .at = model, .input_at = tt_node_get(model, "input"), .judged = -1};
     if (err) return err;
     if (a.input.count > 4) return tt_node_fail(g->input_at, "input has more than 4 dimensions");
-    double total = 1;
     g->input.rank = a.input.count;
-    for (int i = 0; i < a.input.count; i++) total *= (double)(g->input.dim[i] = a.input.item[i]);
-    if (total > 1e10) return tt_node_fail(g->input_at, "a sample of %.3g numbers is too large", total);
+    for (int i = 0; i < a.input.count; i++) g->input.dim[i] = a.input.item[i];
+    if (count_up_to(g->input, SAMPLE_MOST + 1) > SAMPLE_MOST)
+        return tt_node_fail(g->input_at, "a sample of more than %lld numbers is too large",
+                            (long long)SAMPLE_MOST);
 
     if ((err = read_list(g, a.layers, &top, &prev))) return err;
     bool list = a.loss->kind == TT_LIST;

@@ -1,7 +1,7 @@
 /* graph: the private face of model/: layers as a job describes them, before they are compiled.
  *
- * graph.c reads the job (names, from, repeat, presets), layers.c knows each kind of layer, compile.c
- * turns the graph into calls, run.c makes the calls. */
+ * graph.c reads the job (names, from, repeat, presets), layers.c knows each kind of layer,
+ * compile.c turns the graph into calls, run.c makes the calls. */
 #ifndef TT_GRAPH_H
 #define TT_GRAPH_H
 
@@ -32,25 +32,31 @@ typedef struct layer_kind {
 
 struct layer {
     const char *name, *detail;
+    const char *prefix; /* of the block it stands in: "", "blocks.1."       */
+    int number;         /* in a name we made up, like conv2; 0: a given name */
     const layer_kind *kind;
-    tt_node *at;              /* for messages */
+    tt_node *at; /* for messages */
     void *args;
     int input_count;
-    int input[INPUTS_MOST];   /* indices of layers; -1: the model's input */
-    tt_shape in, out;         /* in: of the first input */
+    int input[INPUTS_MOST]; /* indices of layers; -1: the model's input */
+    tt_shape in, out;       /* in: of the first input */
     int param[LAYER_PARAMS];
     int param_count;
     double flops;
     bool frozen;
 };
 
-typedef struct param_init { double bound; float fill; bool normal; } param_init; /* uniform or normal, else fill */
+typedef struct param_init {
+    double bound;
+    float fill;
+    bool normal;
+} param_init; /* uniform or normal, else fill */
 
 typedef struct loss {
     tt_loss_kind kind;
     const char *name;
-    int input;            /* layer */
-    double scale;         /* share of the total */
+    int input;    /* layer */
+    double scale; /* share of the total */
     enum { BY_LABEL, BY_TARGET, BY_INPUT } target;
     float smoothing;
     const float *class_weight;
@@ -69,6 +75,7 @@ struct graph {
     int64_t size;
     loss losses[TT_LOSSES];
     int loss_count;
+    int judged; /* the loss whose accuracy is told: the first that has labels; -1: none */
 };
 
 tt_err graph_read(tt_node *model, tt_arena *arena, graph *out);
@@ -77,23 +84,27 @@ tt_err graph_read(tt_node *model, tt_arena *arena, graph *out);
 const layer_kind *kind_find(const char *name);
 int kind_names(const char **names, int most);
 tt_shape graph_shape(const graph *g, int input); /* of a layer's output, or the model's input */
-/* `fan_in` > 0: uniform in +-1/sqrt(fan_in); else filled. */
-int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_shape shape, param_init init,
-                float momentum);
+int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_shape shape,
+                param_init init, float momentum);
 bool is_preset(const char *name);
 /* YAML text of the layers a preset stands for. */
 tt_err preset_expand(const char *name, tt_node *args, tt_shape input, tt_str *out);
 
 /* Arguments, as compile.c reads them back. */
-typedef struct dense_args { common_args c; int64_t out; bool bias; int init; } dense_args;
+typedef struct dense_args {
+    common_args c;
+    int64_t out;
+    bool bias;
+    int init;
+} dense_args;
 typedef struct conv_args {
     common_args c;
     int64_t out, kernel[2], stride[2], dilation[2], groups;
     tt_node *padding;
     bool bias;
     int init;
-    int64_t pad[2];  /* what `padding` came to: before ...         */
-    int oh, ow;      /* ... and the output size settles the rest   */
+    int64_t pad[2]; /* what `padding` came to: before ...         */
+    int oh, ow;     /* ... and the output size settles the rest   */
 } conv_args;
 typedef struct pool_args {
     common_args c;
@@ -101,16 +112,32 @@ typedef struct pool_args {
     bool count_pad;
     int oh, ow;
 } pool_args;
-typedef struct norm_args { common_args c; double eps, momentum; int64_t dims; } norm_args;
-typedef struct dropout_args { common_args c; double p; } dropout_args;
-typedef struct axis_args { common_args c; int64_t axis; } axis_args;
+typedef struct norm_args {
+    common_args c;
+    double eps, momentum;
+    int64_t dims;
+} norm_args;
+typedef struct dropout_args {
+    common_args c;
+    double p;
+} dropout_args;
+typedef struct axis_args {
+    common_args c;
+    int64_t axis;
+} axis_args;
 
-extern const layer_kind kind_dense, kind_conv, kind_maxpool, kind_avgpool, kind_global_avgpool, kind_flatten,
-    kind_batchnorm, kind_layernorm, kind_dropout, kind_add, kind_mul, kind_concat, kind_relu, kind_gelu,
-    kind_tanh, kind_sigmoid, kind_softmax, kind_log_softmax;
+extern const layer_kind kind_dense, kind_conv, kind_maxpool, kind_avgpool, kind_global_avgpool,
+    kind_flatten, kind_batchnorm, kind_layernorm, kind_dropout, kind_add, kind_mul, kind_concat,
+    kind_relu, kind_gelu, kind_tanh, kind_sigmoid, kind_softmax, kind_log_softmax;
 
 /* A shape as (c, h * w): images keep their channels, all else is a vector of features. */
-static inline int64_t shape_c(tt_shape s) { return s.rank == 3 ? s.dim[0] : tt_shape_count(s); }
-static inline int64_t shape_hw(tt_shape s) { return s.rank == 3 ? s.dim[1] * s.dim[2] : 1; }
+static inline int64_t shape_c(tt_shape s)
+{
+    return s.rank == 3 ? s.dim[0] : tt_shape_count(s);
+}
+static inline int64_t shape_hw(tt_shape s)
+{
+    return s.rank == 3 ? s.dim[1] * s.dim[2] : 1;
+}
 
 #endif

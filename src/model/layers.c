@@ -5,10 +5,15 @@
 
 #include "graph.h"
 
+/* clang-format off */
 #define COMMON                                                                                     \
-    {"name", TT_STRING, offsetof(common_args, name), "-", 0, 0, NULL, "its name; by default kind and number"}, \
-    {"from", TT_STRINGS, offsetof(common_args, from), "-", 0, 0, NULL, "its inputs; by default the layer before"}, \
-    {"freeze", TT_BOOL, offsetof(common_args, freeze), "-", 0, 0, NULL, "true: its parameters are not trained"}
+    {"name", TT_STRING, offsetof(common_args, name), "-", 0, 0, NULL,                              \
+     "its name; by default kind and number"},                                                      \
+    {"from", TT_STRINGS, offsetof(common_args, from), "-", 0, 0, NULL,                             \
+     "its inputs; by default the layer before"},                                                   \
+    {"freeze", TT_BOOL, offsetof(common_args, freeze), "-", 0, 0, NULL,                            \
+     "true: its parameters are not trained"}
+/* clang-format on */
 
 enum { SIDE_MOST = 1 << 20 };
 
@@ -18,10 +23,14 @@ static const char INITS[] = "uniform|he_normal|xavier_uniform|zeros";
 static param_init init_of(int choice, double fan_in, double fan_out)
 {
     switch (choice) {
-    case 1: return (param_init){sqrt(2.0 / fan_in), 0, true};
-    case 2: return (param_init){sqrt(6.0 / (fan_in + fan_out)), 0, false};
-    case 3: return (param_init){0, 0, false};
-    default: return (param_init){1.0 / sqrt(fan_in), 0, false};
+    case 1:
+        return (param_init){sqrt(2.0 / fan_in), 0, true};
+    case 2:
+        return (param_init){sqrt(6.0 / (fan_in + fan_out)), 0, false};
+    case 3:
+        return (param_init){0, 0, false};
+    default:
+        return (param_init){1.0 / sqrt(fan_in), 0, false};
     }
 }
 
@@ -30,12 +39,19 @@ static tt_err need_rank(const layer *l, int rank)
     char buf[64];
     if (l->in.rank == rank) return TT_OK;
     return tt_node_fail(l->at, "%s '%s' takes %s, but its input is %s", l->kind->name, l->name,
-                        rank == 3 ? "an image (channels, height, width)" : "a vector (put flatten before it)",
+                        rank == 3 ? "an image (channels, height, width)"
+                                  : "a vector (put flatten before it)",
                         tt_shape_show(l->in, buf, sizeof buf));
 }
 
-static tt_shape shape1(int64_t a) { return (tt_shape){1, {a}}; }
-static tt_shape shape2(int64_t a, int64_t b) { return (tt_shape){2, {a, b}}; }
+static tt_shape shape1(int64_t a)
+{
+    return (tt_shape){1, {a}};
+}
+static tt_shape shape2(int64_t a, int64_t b)
+{
+    return (tt_shape){2, {a, b}};
+}
 
 /* ---- dense ---- */
 
@@ -55,7 +71,8 @@ static tt_err dense_shape(graph *g, layer *l)
     double in = (double)l->in.dim[0];
     l->out = shape1(a->out);
     l->flops = 2.0 * in * (double)a->out;
-    graph_param(g, l, "weight", TT_WEIGHT, shape2(a->out, l->in.dim[0]), init_of(a->init, in, (double)a->out), 0);
+    graph_param(g, l, "weight", TT_WEIGHT, shape2(a->out, l->in.dim[0]),
+                init_of(a->init, in, (double)a->out), 0);
     if (a->bias)
         graph_param(g, l, "bias", TT_BIAS, shape1(a->out),
                     a->init == 0 ? init_of(0, in, 0) : (param_init){0}, 0);
@@ -67,11 +84,15 @@ static tt_err dense_shape(graph *g, layer *l)
 static const tt_key conv_keys[] = {
     COMMON,
     {"out", TT_INT, offsetof(conv_args, out), NULL, 1, SIDE_MOST, NULL, "output channels"},
-    {"kernel", TT_PAIR, offsetof(conv_args, kernel), NULL, 1, 4096, NULL, "height and width of the kernel"},
+    {"kernel", TT_PAIR, offsetof(conv_args, kernel), NULL, 1, 4096, NULL,
+     "height and width of the kernel"},
     {"stride", TT_PAIR, offsetof(conv_args, stride), "1", 1, 4096, NULL, "step of the kernel"},
-    {"padding", TT_NODE, offsetof(conv_args, padding), "-", 0, 0, NULL, "zeros around: a number, [height, width] or same; 0"},
-    {"dilation", TT_PAIR, offsetof(conv_args, dilation), "1", 1, 4096, NULL, "distance between kernel elements"},
-    {"groups", TT_INT, offsetof(conv_args, groups), "1", 1, SIDE_MOST, NULL, "groups of channels kept apart"},
+    {"padding", TT_NODE, offsetof(conv_args, padding), "-", 0, 0, NULL,
+     "zeros around: a number, [height, width] or same; 0"},
+    {"dilation", TT_PAIR, offsetof(conv_args, dilation), "1", 1, 4096, NULL,
+     "distance between kernel elements"},
+    {"groups", TT_INT, offsetof(conv_args, groups), "1", 1, SIDE_MOST, NULL,
+     "groups of channels kept apart"},
     {"bias", TT_BOOL, offsetof(conv_args, bias), "true", 0, 0, NULL, "add a bias"},
     {"init", TT_CHOICE, offsetof(conv_args, init), "uniform", 0, 0, INITS, "initial weights"},
 };
@@ -95,9 +116,10 @@ static tt_err conv_padding(layer *l, conv_args *a, const int64_t size[2], int64_
         }
         int64_t room = size[i] + 2 * a->pad[i] - reach;
         if (room < 0)
-            return tt_node_fail(l->at, "the %s of the kernel reaches over %lld, but the input of '%s' is %lld%s",
-                                i ? "width" : "height", (long long)reach, l->name, (long long)size[i],
-                                a->pad[i] ? " and its padding is not enough" : "");
+            return tt_node_fail(
+                l->at, "the %s of the kernel reaches over %lld, but the input of '%s' is %lld%s",
+                i ? "width" : "height", (long long)reach, l->name, (long long)size[i],
+                a->pad[i] ? " and its padding is not enough" : "");
         out[i] = room / a->stride[i] + 1;
     }
     return TT_OK;
@@ -111,8 +133,9 @@ static tt_err conv_shape(graph *g, layer *l)
 
     int64_t c = l->in.dim[0], out[2];
     if (c % a->groups || a->out % a->groups)
-        return tt_node_fail(l->at, "groups: %lld does not divide both the input's %lld channels and out: %lld",
-                            (long long)a->groups, (long long)c, (long long)a->out);
+        return tt_node_fail(
+            l->at, "groups: %lld does not divide both the input's %lld channels and out: %lld",
+            (long long)a->groups, (long long)c, (long long)a->out);
     if ((err = conv_padding(l, a, &l->in.dim[1], out))) return err;
 
     double fan_in = (double)(c / a->groups * a->kernel[0] * a->kernel[1]);
@@ -122,14 +145,19 @@ static tt_err conv_shape(graph *g, layer *l)
     a->ow = (int)out[1];
     l->out = (tt_shape){3, {a->out, out[0], out[1]}};
     l->flops = 2.0 * fan_in * (double)tt_shape_count(l->out);
-    int len = snprintf(buf, sizeof buf, "%lldx%lld", (long long)a->kernel[0], (long long)a->kernel[1]);
+    int len =
+        snprintf(buf, sizeof buf, "%lldx%lld", (long long)a->kernel[0], (long long)a->kernel[1]);
     if (a->stride[0] != 1 || a->stride[1] != 1)
-        len += snprintf(buf + len, sizeof buf - (size_t)len, ", stride %lld", (long long)a->stride[0]);
+        len +=
+            snprintf(buf + len, sizeof buf - (size_t)len, ", stride %lld", (long long)a->stride[0]);
     if (a->dilation[0] != 1 || a->dilation[1] != 1)
-        len += snprintf(buf + len, sizeof buf - (size_t)len, ", dilation %lld", (long long)a->dilation[0]);
-    if (a->groups != 1) snprintf(buf + len, sizeof buf - (size_t)len, ", %lld groups", (long long)a->groups);
+        len += snprintf(buf + len, sizeof buf - (size_t)len, ", dilation %lld",
+                        (long long)a->dilation[0]);
+    if (a->groups != 1)
+        snprintf(buf + len, sizeof buf - (size_t)len, ", %lld groups", (long long)a->groups);
     l->detail = tt_arena_strdup(g->arena, buf);
-    graph_param(g, l, "weight", TT_WEIGHT, (tt_shape){4, {a->out, c / a->groups, a->kernel[0], a->kernel[1]}},
+    graph_param(g, l, "weight", TT_WEIGHT,
+                (tt_shape){4, {a->out, c / a->groups, a->kernel[0], a->kernel[1]}},
                 init_of(a->init, fan_in, fan_out), 0);
     if (a->bias)
         graph_param(g, l, "bias", TT_BIAS, shape1(a->out),
@@ -140,14 +168,20 @@ static tt_err conv_shape(graph *g, layer *l)
 /* ---- pooling ---- */
 
 #define POOL_KEYS                                                                                  \
-    COMMON, {"size", TT_PAIR, offsetof(pool_args, size), NULL, 1, 4096, NULL, "height and width of the window"}, \
-        {"stride", TT_PAIR, offsetof(pool_args, stride), "-", 1, 4096, NULL, "step; by default the size"},          \
-        {"padding", TT_PAIR, offsetof(pool_args, padding), "0", 0, 4096, NULL, "around the image, at most half the size"}
+    COMMON, {"size", TT_PAIR, offsetof(pool_args, size),       NULL, 1,                            \
+             4096,   NULL,    "height and width of the window"},                                   \
+        {"stride", TT_PAIR, offsetof(pool_args, stride), "-", 1,                                   \
+         4096,     NULL,    "step; by default the size"},                                          \
+    {                                                                                              \
+        "padding", TT_PAIR, offsetof(pool_args, padding), "0", 0, 4096, NULL,                      \
+            "around the image, at most half the size"                                              \
+    }
 
 static const tt_key maxpool_keys[] = {POOL_KEYS};
 static const tt_key avgpool_keys[] = {
     POOL_KEYS,
-    {"count_pad", TT_BOOL, offsetof(pool_args, count_pad), "true", 0, 0, NULL, "padding counts in the average"},
+    {"count_pad", TT_BOOL, offsetof(pool_args, count_pad), "true", 0, 0, NULL,
+     "padding counts in the average"},
 };
 
 static tt_err pool_shape(graph *g, layer *l)
@@ -167,14 +201,16 @@ static tt_err pool_shape(graph *g, layer *l)
                                 (long long)a->padding[i], (long long)a->size[i]);
         int64_t room = l->in.dim[1 + i] + 2 * a->padding[i] - a->size[i];
         if (room < 0)
-            return tt_node_fail(l->at, "the window of '%s' is %lld %s, but its input only %lld", l->name,
-                                (long long)a->size[i], i ? "wide" : "high", (long long)l->in.dim[1 + i]);
+            return tt_node_fail(l->at, "the window of '%s' is %lld %s, but its input only %lld",
+                                l->name, (long long)a->size[i], i ? "wide" : "high",
+                                (long long)l->in.dim[1 + i]);
         out[i] = room / a->stride[i] + 1;
     }
     a->oh = (int)out[0];
     a->ow = (int)out[1];
     l->out = (tt_shape){3, {l->in.dim[0], out[0], out[1]}};
-    snprintf(buf, sizeof buf, "%lldx%lld, stride %lld", (long long)a->size[0], (long long)a->size[1], (long long)a->stride[0]);
+    snprintf(buf, sizeof buf, "%lldx%lld, stride %lld", (long long)a->size[0],
+             (long long)a->size[1], (long long)a->stride[0]);
     l->detail = tt_arena_strdup(g->arena, buf);
     return TT_OK;
 }
@@ -201,12 +237,14 @@ static tt_err flatten_shape(graph *g, layer *l)
 static const tt_key batchnorm_keys[] = {
     COMMON,
     {"eps", TT_NUMBER, offsetof(norm_args, eps), "1e-5", 1e-12, 1, NULL, "added to the variance"},
-    {"momentum", TT_NUMBER, offsetof(norm_args, momentum), "0.1", 1e-6, 1, NULL, "share of a step in the running statistics"},
+    {"momentum", TT_NUMBER, offsetof(norm_args, momentum), "0.1", 1e-6, 1, NULL,
+     "share of a step in the running statistics"},
 };
 static const tt_key layernorm_keys[] = {
     COMMON,
     {"eps", TT_NUMBER, offsetof(norm_args, eps), "1e-5", 1e-12, 1, NULL, "added to the variance"},
-    {"dims", TT_INT, offsetof(norm_args, dims), "1", 1, 6, NULL, "how many of the last dimensions are normalised"},
+    {"dims", TT_INT, offsetof(norm_args, dims), "1", 1, 6, NULL,
+     "how many of the last dimensions are normalised"},
 };
 
 static tt_err batchnorm_shape(graph *g, layer *l)
@@ -229,8 +267,8 @@ static tt_err layernorm_shape(graph *g, layer *l)
     tt_shape s = {0};
 
     if (a->dims > l->in.rank)
-        return tt_node_fail(l->at, "dims: %lld, but the input of '%s' has %d dimensions", (long long)a->dims,
-                            l->name, l->in.rank);
+        return tt_node_fail(l->at, "dims: %lld, but the input of '%s' has %d dimensions",
+                            (long long)a->dims, l->name, l->in.rank);
     for (int i = l->in.rank - (int)a->dims; i < l->in.rank; i++) s.dim[s.rank++] = l->in.dim[i];
     l->out = l->in;
     graph_param(g, l, "weight", TT_BIAS, s, (param_init){0, 1, false}, 0);
@@ -240,7 +278,8 @@ static tt_err layernorm_shape(graph *g, layer *l)
 
 static const tt_key dropout_keys[] = {
     COMMON,
-    {"p", TT_NUMBER, offsetof(dropout_args, p), "0.5", 0, 0.999, NULL, "share of the elements set to 0"},
+    {"p", TT_NUMBER, offsetof(dropout_args, p), "0.5", 0, 0.999, NULL,
+     "share of the elements set to 0"},
 };
 
 static tt_err same_shape(graph *g, layer *l)
@@ -261,8 +300,9 @@ static tt_err join_shape(graph *g, layer *l)
     for (int i = 1; i < l->input_count; i++) {
         tt_shape s = graph_shape(g, l->input[i]);
         if (!tt_shape_equal(s, l->in))
-            return tt_node_fail(l->at, "%s '%s' needs inputs of one shape, but they are %s and %s", l->kind->name,
-                                l->name, tt_shape_show(l->in, a, sizeof a), tt_shape_show(s, b, sizeof b));
+            return tt_node_fail(l->at, "%s '%s' needs inputs of one shape, but they are %s and %s",
+                                l->kind->name, l->name, tt_shape_show(l->in, a, sizeof a),
+                                tt_shape_show(s, b, sizeof b));
     }
     return TT_OK;
 }
@@ -276,8 +316,11 @@ static tt_err concat_shape(graph *g, layer *l)
         tt_shape s = graph_shape(g, l->input[i]), rest = s;
         rest.dim[0] = l->in.dim[0];
         if (s.rank < 1 || !tt_shape_equal(rest, l->in))
-            return tt_node_fail(l->at, "concat '%s' joins along the first dimension; the others must agree, but they are %s and %s",
-                                l->name, tt_shape_show(l->in, a, sizeof a), tt_shape_show(s, b, sizeof b));
+            return tt_node_fail(l->at,
+                                "concat '%s' joins along the first dimension; the others must "
+                                "agree, but they are %s and %s",
+                                l->name, tt_shape_show(l->in, a, sizeof a),
+                                tt_shape_show(s, b, sizeof b));
         l->out.dim[0] += s.dim[0];
     }
     return TT_OK;
@@ -287,7 +330,8 @@ static tt_err concat_shape(graph *g, layer *l)
 
 static const tt_key softmax_keys[] = {
     COMMON,
-    {"axis", TT_INT, offsetof(axis_args, axis), "0", -6, 5, NULL, "dimension summed to 1; 0: the first (channels), -1: the last"},
+    {"axis", TT_INT, offsetof(axis_args, axis), "0", -6, 5, NULL,
+     "dimension summed to 1; 0: the first (channels), -1: the last"},
 };
 
 static tt_err softmax_shape(graph *g, layer *l)
@@ -297,8 +341,8 @@ static tt_err softmax_shape(graph *g, layer *l)
     int64_t axis = a->axis < 0 ? a->axis + l->in.rank : a->axis;
 
     if (axis < 0 || axis >= l->in.rank)
-        return tt_node_fail(l->at, "axis: %lld, but the input of '%s' has %d dimension%s", (long long)a->axis, l->name,
-                            l->in.rank, l->in.rank == 1 ? "" : "s");
+        return tt_node_fail(l->at, "axis: %lld, but the input of '%s' has %d dimension%s",
+                            (long long)a->axis, l->name, l->in.rank, l->in.rank == 1 ? "" : "s");
     a->axis = axis;
     l->out = l->in;
     return TT_OK;
@@ -326,9 +370,10 @@ KIND(softmax, "softmax", softmax_keys, axis_args, 1, 1, softmax_shape);
 KIND(log_softmax, "log_softmax", softmax_keys, axis_args, 1, 1, softmax_shape);
 
 static const layer_kind *const kinds[] = {
-    &kind_dense,     &kind_conv,    &kind_maxpool, &kind_avgpool, &kind_global_avgpool, &kind_flatten,
-    &kind_batchnorm, &kind_layernorm, &kind_dropout, &kind_add,   &kind_mul,            &kind_concat,
-    &kind_relu,      &kind_gelu,    &kind_tanh,    &kind_sigmoid, &kind_softmax,        &kind_log_softmax,
+    &kind_dense,   &kind_conv,      &kind_maxpool,     &kind_avgpool, &kind_global_avgpool,
+    &kind_flatten, &kind_batchnorm, &kind_layernorm,   &kind_dropout, &kind_add,
+    &kind_mul,     &kind_concat,    &kind_relu,        &kind_gelu,    &kind_tanh,
+    &kind_sigmoid, &kind_softmax,   &kind_log_softmax,
 };
 
 /* ---- kinds that a program added ---- */
@@ -349,11 +394,14 @@ static tt_err custom_shape(graph *g, layer *l)
     if (c->shape((char *)l->args + sizeof(common_args), l->in, &l->out, params, &count))
         return tt_node_fail(l->at, "%s '%s': %s", c->kind, l->name, tt_message());
     if (count < 0 || count > LAYER_PARAMS || l->out.rank < 1 || tt_shape_count(l->out) < 1)
-        return tt_node_fail(l->at, "%s '%s': its shape function gave %d parameters or an empty shape", c->kind, l->name, count);
+        return tt_node_fail(l->at,
+                            "%s '%s': its shape function gave %d parameters or an empty shape",
+                            c->kind, l->name, count);
     for (int i = 0; i < count; i++) {
         tt_shape s = {params[i].rank, {0}};
         memcpy(s.dim, params[i].shape, sizeof s.dim);
-        param_init init = {params[i].fan_in > 0 ? 1 / sqrt(params[i].fan_in) : 0, params[i].fill, false};
+        param_init init = {params[i].fan_in > 0 ? 1 / sqrt(params[i].fan_in) : 0, params[i].fill,
+                           false};
         graph_param(g, l, params[i].name, params[i].role, s, init, 0);
     }
     return TT_OK;
@@ -367,15 +415,16 @@ tt_err tt_custom_add(const tt_custom *c)
     if (kind_find(c->kind) || is_preset(c->kind))
         return tt_fail(TT_EINVAL, "there is a layer kind '%s' already", c->kind);
     if (custom_count == CUSTOM_MOST || c->key_count > CUSTOM_KEYS - n)
-        return tt_fail(TT_EINVAL, "too many layer kinds (%d), or too many keys (%d) in '%s'", custom_count, c->key_count, c->kind);
+        return tt_fail(TT_EINVAL, "too many layer kinds (%d), or too many keys (%d) in '%s'",
+                       custom_count, c->key_count, c->kind);
     tt_key *keys = custom_keys[custom_count];
     memcpy(keys, common, sizeof common);
     for (int i = 0; i < c->key_count; i++) {
         keys[n + i] = c->keys[i];
         keys[n + i].at += sizeof(common_args);
     }
-    custom_kinds[custom_count++] = (layer_kind){c->kind, keys, n + c->key_count, sizeof(common_args) + c->args_size,
-                                                1, 1, custom_shape, c};
+    custom_kinds[custom_count++] = (layer_kind){
+        c->kind, keys, n + c->key_count, sizeof(common_args) + c->args_size, 1, 1, custom_shape, c};
     return TT_OK;
 }
 

@@ -25,8 +25,8 @@ tt_err tt_model_open(tt_node *model, const tt_model_opts *opts, tt_model **out)
         const char **names = tt_arena_take(arena, (size_t)m->g.layer_count * sizeof *names, 8);
         for (int i = 0; i < m->g.layer_count; i++) names[i] = m->g.layers[i].name;
         const char *near = tt_nearest(opts->keep, names, m->g.layer_count);
-        err = tt_fail(TT_EINVAL, "there is no layer '%s'%s%s%s", opts->keep, near ? ": did you mean '" : "",
-                      near ? near : "", near ? "'?" : "");
+        err = tt_fail(TT_EINVAL, "there is no layer '%s'%s%s%s", opts->keep,
+                      near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "");
         goto out;
     }
     compile(m);
@@ -55,15 +55,42 @@ const tt_param *tt_model_params(const tt_model *m, int *count)
     return m->g.params;
 }
 
-int64_t tt_model_size(const tt_model *m) { return m->g.size; }
-tt_shape tt_model_input(const tt_model *m) { return m->g.input; }
-const tt_node *tt_model_input_at(const tt_model *m) { return m->g.input_at; }
-tt_shape tt_model_output(const tt_model *m) { return m->g.layers[m->g.layer_count - 1].out; }
-const tt_kernels *tt_model_kernels(const tt_model *m) { return m->k; }
-int tt_model_layer_count(const tt_model *m) { return m->g.layer_count; }
-int tt_model_loss_count(const tt_model *m) { return m->g.loss_count; }
-const char *tt_model_loss_name(const tt_model *m, int i) { return m->g.losses[i].name; }
-double tt_model_train_flops(const tt_model *m) { return m->train_flops; }
+int64_t tt_model_size(const tt_model *m)
+{
+    return m->g.size;
+}
+tt_shape tt_model_input(const tt_model *m)
+{
+    return m->g.input;
+}
+const tt_node *tt_model_input_at(const tt_model *m)
+{
+    return m->g.input_at;
+}
+tt_shape tt_model_output(const tt_model *m)
+{
+    return m->g.layers[m->g.layer_count - 1].out;
+}
+const tt_kernels *tt_model_kernels(const tt_model *m)
+{
+    return m->k;
+}
+int tt_model_layer_count(const tt_model *m)
+{
+    return m->g.layer_count;
+}
+int tt_model_loss_count(const tt_model *m)
+{
+    return m->g.loss_count;
+}
+const char *tt_model_loss_name(const tt_model *m, int i)
+{
+    return m->g.losses[i].name;
+}
+double tt_model_train_flops(const tt_model *m)
+{
+    return m->train_flops;
+}
 
 double tt_model_flops(const tt_model *m)
 {
@@ -76,7 +103,8 @@ int tt_model_sum_most(const tt_model *m)
 {
     int most = 0;
     for (int i = 0; i < m->call_count; i++)
-        if (m->calls[i].kind == CALL_NORM && 2 * m->calls[i].c + 1 > most) most = (int)(2 * m->calls[i].c + 1);
+        if (m->calls[i].kind == CALL_NORM && 2 * m->calls[i].c + 1 > most)
+            most = (int)(2 * m->calls[i].c + 1);
     return most;
 }
 
@@ -98,8 +126,13 @@ tt_wants tt_model_wants(const tt_model *m)
 tt_layer_info tt_model_layer(const tt_model *m, int i)
 {
     const layer *l = &m->g.layers[i];
-    tt_layer_info info = {.name = l->name, .kind = l->kind->name, .detail = l->detail, .inputs = "", .out = l->out,
-                          .flops = l->flops, .frozen = l->frozen};
+    tt_layer_info info = {.name = l->name,
+                          .kind = l->kind->name,
+                          .detail = l->detail,
+                          .inputs = "",
+                          .out = l->out,
+                          .flops = l->flops,
+                          .frozen = l->frozen};
     bool chain = l->input_count == 1 && l->input[0] == i - 1;
 
     for (int k = 0; k < l->param_count; k++)
@@ -113,13 +146,16 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
 
 void tt_model_show_calls(const tt_model *m, tt_str *out)
 {
-    static const char *const kinds[] = {"conv", "maxpool", "avgpool", "norm", "layernorm", "softmax", "unary", "add",
-                                        "mul", "concat", "dropout", "reorder", "custom", "loss"};
+    static const char *const kinds[] = {"conv",    "maxpool", "avgpool", "norm", "layernorm",
+                                        "softmax", "unary",   "add",     "mul",  "concat",
+                                        "dropout", "reorder", "custom",  "loss"};
     static const char *const layouts[] = {"plain", "nhwc", "lanes"};
 
     for (int i = 0; i < m->call_count; i++) {
         const call *c = &m->calls[i];
-        const char *name = c->layer >= 0 ? m->g.layers[c->layer].name : c->loss >= 0 ? m->g.losses[c->loss].name : "";
+        const char *name = c->layer >= 0  ? m->g.layers[c->layer].name
+                           : c->loss >= 0 ? m->g.losses[c->loss].name
+                                          : "";
         tt_str_add(out, "%4d %-10s %-6s %s", i, kinds[c->kind], layouts[c->layout], name);
         if (c->kind == CALL_REORDER) tt_str_add(out, " from %s", layouts[c->from]);
         if (c->kind == CALL_CONV && c->conv.pool) tt_str_add(out, " + maxpool");
@@ -137,29 +173,38 @@ void tt_model_init(const tt_model *m, uint64_t seed, float *params)
     for (int i = 0; i < m->g.param_count; i++) {
         const tt_param *p = &m->g.params[i];
         const param_init *init = &m->g.inits[i];
-        uint64_t key = tt_random_key(seed, p->name);
+        uint64_t key = tt_random_key(tt_random_key(seed, "init"), p->name);
         for (int64_t k = 0; k < p->n; k += 4) {
             float r[4] = {0};
-            if (init->normal) tt_normal4(key, 0, (uint64_t)k, r);
-            else if (init->bound > 0) tt_uniform4(key, 0, (uint64_t)k, r);
+            if (init->normal)
+                tt_normal4(key, 0, (uint64_t)k, r);
+            else if (init->bound > 0)
+                tt_uniform4(key, 0, (uint64_t)k, r);
             for (int j = 0; j < 4 && k + j < p->n; j++) {
-                double v = init->normal ? r[j] * init->bound : init->bound > 0 ? (2 * r[j] - 1) * init->bound : init->fill;
+                double v = init->normal      ? r[j] * init->bound
+                           : init->bound > 0 ? (2 * r[j] - 1) * init->bound
+                                             : init->fill;
                 params[p->at + k + j] = (float)v;
             }
         }
     }
 }
 
-void tt_model_bind(tt_model *m, const float *params) { m->params = params; }
+void tt_model_bind(tt_model *m, const float *params)
+{
+    m->params = params;
+}
 
 void tt_model_refresh(tt_model *m, int part, int parts)
 {
-    /* Shares of about equal size: a call belongs to whoever owns the middle of its packed weights. */
+    /* Shares of about equal size: a call belongs to whoever owns the middle of its packed weights.
+     */
     for (int i = 0; i < m->call_count; i++) {
         const call *c = &m->calls[i];
         if (c->kind != CALL_CONV || !c->packed_count) continue;
         int64_t middle = c->packed_at + c->packed_count / 2;
         if (middle * parts / m->packed_count != part) continue;
-        m->k->conv_pack(&c->conv, m->params + m->g.params[c->param[0]].at, m->packed + c->packed_at);
+        m->k->conv_pack(&c->conv, m->params + m->g.params[c->param[0]].at,
+                        m->packed + c->packed_at);
     }
 }

@@ -6,8 +6,9 @@
  * The model yields; it never calls. tt_run_advance goes on until something must cross to other runs
  * and returns what; its driver answers and calls again. So the model knows no threads and no ranks.
  *
- * A tt_model is shared and read-only between tt_model_bind/refresh; a tt_run (one per grain in flight) owns the
- * activations, so threads may run grains side by side. Nothing is allocated after tt_run_open. */
+ * A tt_model is shared and read-only between tt_model_bind/refresh; a tt_run (one per grain in
+ * flight) owns the activations, so threads may run grains side by side. Nothing is allocated after
+ * tt_run_open. */
 #ifndef TT_MODEL_H
 #define TT_MODEL_H
 
@@ -24,7 +25,8 @@ typedef struct tt_model_opts {
     const char *keep;          /* a layer whose output tt_run_output will be asked for, or NULL   */
 } tt_model_opts;
 
-/* `model` is the job's map {input, layers, loss, ...}. Errors are TT_EINVAL with the place in the job. */
+/* `model` is the job's map {input, layers, loss, ...}. Errors are TT_EINVAL with the place in the
+ * job. */
 tt_err tt_model_open(tt_node *model, const tt_model_opts *opts, tt_model **out);
 void tt_model_close(tt_model *m); /* accepts NULL */
 
@@ -33,11 +35,11 @@ const tt_param *tt_model_params(const tt_model *m, int *count); /* in the order 
 int64_t tt_model_size(const tt_model *m);                       /* floats of the flat array       */
 tt_shape tt_model_input(const tt_model *m);
 const tt_node *tt_model_input_at(const tt_model *m);
-tt_shape tt_model_output(const tt_model *m);                    /* of the last layer              */
+tt_shape tt_model_output(const tt_model *m); /* of the last layer              */
 const tt_kernels *tt_model_kernels(const tt_model *m);
-double tt_model_flops(const tt_model *m);                       /* multiply-adds x 2 of a sample, forward */
-double tt_model_train_flops(const tt_model *m);                 /* forward and backward           */
-int tt_model_sum_most(const tt_model *m);                       /* numbers of its longest TT_SUM  */
+double tt_model_flops(const tt_model *m);       /* multiply-adds x 2 of a sample, forward */
+double tt_model_train_flops(const tt_model *m); /* forward and backward           */
+int tt_model_sum_most(const tt_model *m);       /* numbers of its longest TT_SUM  */
 
 typedef struct tt_wants { /* what the losses need of the data */
     int classes, targets;
@@ -57,14 +59,17 @@ tt_layer_info tt_model_layer(const tt_model *m, int i);
 int tt_model_loss_count(const tt_model *m);
 const char *tt_model_loss_name(const tt_model *m, int i); /* "softmax_cross_entropy" */
 
-/* The calls it was compiled to, one line each with kernel, layout and shape: `tutti summary --calls`. */
+/* The calls it was compiled to, one line each with kernel, layout and shape: `tutti summary
+ * --calls`. */
 void tt_model_show_calls(const tt_model *m, tt_str *out);
 
 /* ---- Weights ---- */
-void tt_model_init(const tt_model *m, uint64_t seed, float *params); /* keyed by (seed, name, index)       */
-void tt_model_bind(tt_model *m, const float *params);                /* from now on; kept, not copied       */
-void tt_model_refresh(tt_model *m, int part, int parts); /* rebuild packed copies of the weights; the calls for
-                                                          * part 0 .. parts-1 may run side by side          */
+void tt_model_init(const tt_model *m, uint64_t seed,
+                   float *params);                    /* keyed by (seed, name, index)       */
+void tt_model_bind(tt_model *m, const float *params); /* from now on; kept, not copied       */
+void tt_model_refresh(tt_model *m, int part,
+                      int parts); /* rebuild packed copies of the weights; the calls for
+                                   * part 0 .. parts-1 may run side by side          */
 
 /* ---- Running ---- */
 typedef enum tt_pass {
@@ -75,50 +80,60 @@ typedef enum tt_pass {
 
 typedef struct tt_yield {
     enum { TT_PASS_DONE, TT_GRAD_READY, TT_SUM } kind;
-    tt_span grad;    /* GRAD_READY: final; may be summed while backward goes on                      */
-    double *value;   /* SUM: n numbers, to be replaced by their sum over the runs in flight          */
+    tt_span grad; /* GRAD_READY: final; may be summed while backward goes on                      */
+    double *value; /* SUM: n numbers, to be replaced by their sum over the runs in flight */
     int n;
 } tt_yield;
 
 enum { TT_LOSSES = 4 };
 typedef struct tt_result { /* sums over the samples of the pass, unnormalised */
     double samples;
-    double weight;                /* divide gradient sums by the total of this           */
-    double loss;                  /* total loss x weight                                 */
+    double weight; /* divide gradient sums by the total of this           */
+    double loss;   /* total loss x weight                                 */
     double part[TT_LOSSES], part_weight[TT_LOSSES];
-    int64_t correct, top5, rows;  /* of the first classification loss                    */
-    double turned_s;              /* tt_clock_s() when forward was over                  */
+    int64_t correct, top5, rows; /* of the first classification loss                    */
+    double turned_s;             /* tt_clock_s() when forward was over                  */
 } tt_result;
 
 tt_err tt_run_open(const tt_model *m, int samples_most, bool train, tt_run **out);
 /* `grad` (flat, the model's size; NULL unless training) is added to if `add`, else overwritten.
  * `seed` keys dropout. The batch and grad are borrowed until TT_PASS_DONE. */
-void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *grad, bool add, uint64_t seed);
+void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *grad, bool add,
+                  uint64_t seed);
 void tt_run_advance(tt_run *r, tt_yield *out);
 const tt_result *tt_run_result(const tt_run *r);
 
-/* After a pass: the output of a layer (NULL: the last), (n, features) PLAIN, into out. TT_EINVAL if there
- * is no such layer or if it was fused away (open the model with `keep`). */
+/* After a pass: the output of a layer (NULL: the last), (n, features) PLAIN, into out. TT_EINVAL if
+ * there is no such layer or if it was fused away (open the model with `keep`). */
 tt_err tt_run_output(tt_run *r, const char *layer, float *out, int64_t *features);
-size_t tt_run_bytes(const tt_run *r); /* memory it holds */
 void tt_run_close(tt_run *r);
 
 /* ---- Layers of your own ---- */
-typedef struct tt_custom_param { const char *name; int rank; int64_t shape[6]; tt_param_role role; double fan_in; float fill; } tt_custom_param;
+typedef struct tt_custom_param {
+    const char *name;
+    int rank;
+    int64_t shape[6];
+    tt_param_role role;
+    double fan_in;
+    float fill;
+} tt_custom_param;
 typedef struct tt_custom {
-    const char *kind;          /* name in job files                                                        */
-    const tt_key *keys;        /* its keys, filled into a struct of `args_size` bytes                       */
+    const char *kind; /* name in job files                                                        */
+    const tt_key *keys; /* its keys, filled into a struct of `args_size` bytes */
     int key_count;
     size_t args_size;
-    const void *args_start;    /* what that struct holds before the keys are read; NULL: zeros              */
-    /* Output shape and parameters from arguments and input shape. fan_in > 0: uniform +-1/sqrt(fan_in); else `fill`.
-     * What forward and backward need to know of the shapes it may put into args. */
+    const void *args_start; /* what that struct holds before the keys are read; NULL: zeros */
+    /* Output shape and parameters from arguments and input shape. fan_in > 0: uniform
+     * +-1/sqrt(fan_in); else `fill`. What forward and backward need to know of the shapes it may
+     * put into args. */
     tt_err (*shape)(void *args, tt_shape in, tt_shape *out, tt_custom_param *params, int *count);
-    void (*forward)(const void *args, int n, const float *x, const float *const *w, float *y, bool train);
+    void (*forward)(const void *args, int n, const float *x, const float *const *w, float *y,
+                    bool train);
     /* dx is overwritten (NULL: not wanted); dw[i] is added to (NULL: frozen). */
     void (*backward)(const void *args, int n, const float *x, const float *y, const float *dy,
                      const float *const *w, float *dx, float *const *dw);
 } tt_custom;
-tt_err tt_custom_add(const tt_custom *kind); /* before tt_model_open; kept, not copied; not thread-safe */
+tt_err
+tt_custom_add(const tt_custom *kind); /* before tt_model_open; kept, not copied; not thread-safe */
 
 #endif

@@ -1,18 +1,28 @@
-/* preset: families of models that stand for layers a user could have written: the expansion is job text.
+/* preset: families of models that stand for layers a user could have written: the expansion is job
+ * text.
  *
- * Names follow torchvision (conv1, layer1.0.bn2, fc), so its weights load with --init as they are. */
+ * Names follow torchvision (conv1, layer1.0.bn2, fc), so its weights load with --init as they are.
+ */
 #include <stdio.h>
 #include <string.h>
 
 #include "graph.h"
 
-typedef struct mlp_args { tt_ints hidden; int64_t out; int activation; double dropout; } mlp_args;
+typedef struct mlp_args {
+    tt_ints hidden;
+    int64_t out;
+    int activation;
+    double dropout;
+} mlp_args;
 
 static const tt_key mlp_keys[] = {
-    {"hidden", TT_INTS, offsetof(mlp_args, hidden), NULL, 1, 1 << 28, NULL, "sizes of the hidden layers"},
+    {"hidden", TT_INTS, offsetof(mlp_args, hidden), NULL, 1, 1 << 28, NULL,
+     "sizes of the hidden layers"},
     {"out", TT_INT, offsetof(mlp_args, out), NULL, 1, 1 << 28, NULL, "outputs"},
-    {"activation", TT_CHOICE, offsetof(mlp_args, activation), "relu", 0, 0, "relu|gelu|tanh|sigmoid", "between the layers"},
-    {"dropout", TT_NUMBER, offsetof(mlp_args, dropout), "0", 0, 0.999, NULL, "behind each hidden layer"},
+    {"activation", TT_CHOICE, offsetof(mlp_args, activation), "relu", 0, 0,
+     "relu|gelu|tanh|sigmoid", "between the layers"},
+    {"dropout", TT_NUMBER, offsetof(mlp_args, dropout), "0", 0, 0.999, NULL,
+     "behind each hidden layer"},
 };
 
 static tt_err expand_mlp(tt_node *args, tt_shape input, tt_str *out)
@@ -24,36 +34,46 @@ static tt_err expand_mlp(tt_node *args, tt_shape input, tt_str *out)
     if (err) return err;
     if (input.rank != 1) tt_str_add(out, "- flatten\n");
     for (int i = 0; i < a.hidden.count; i++) {
-        tt_str_add(out, "- dense: {out: %lld}\n- %s\n", (long long)a.hidden.item[i], activations[a.activation]);
+        tt_str_add(out, "- dense: {out: %lld}\n- %s\n", (long long)a.hidden.item[i],
+                   activations[a.activation]);
         if (a.dropout > 0) tt_str_add(out, "- dropout: {p: %.9g}\n", a.dropout);
     }
     tt_str_add(out, "- dense: {out: %lld}\n", (long long)a.out);
     return TT_OK;
 }
 
-typedef struct resnet_args { int64_t depth, classes, width; int stem; } resnet_args;
+typedef struct resnet_args {
+    int64_t depth, classes, width;
+    int stem;
+} resnet_args;
 
 static const tt_key resnet_keys[] = {
     {"depth", TT_INT, offsetof(resnet_args, depth), NULL, 18, 152, NULL, "18, 34, 50, 101 or 152"},
     {"classes", TT_INT, offsetof(resnet_args, classes), NULL, 1, 1 << 24, NULL, "outputs"},
     {"stem", TT_CHOICE, offsetof(resnet_args, stem), "imagenet", 0, 0, "imagenet|cifar",
      "imagenet: 7x7 stride 2 and a max pool; cifar: 3x3"},
-    {"width", TT_INT, offsetof(resnet_args, width), "64", 1, 4096, NULL, "channels of the first stage"},
+    {"width", TT_INT, offsetof(resnet_args, width), "64", 1, 4096, NULL,
+     "channels of the first stage"},
 };
 
 /* Its input is `from`, or with "" the layer before. */
-static void conv_bn(tt_str *out, const char *block, const char *conv, const char *bn, const char *from, long long ch,
-                    int kernel, int stride)
+static void conv_bn(tt_str *out, const char *block, const char *conv, const char *bn,
+                    const char *from, long long ch, int kernel, int stride)
 {
-    tt_str_add(out, "- conv: {name: %s%s%s%s, out: %lld, kernel: %d, stride: %d, padding: %d, bias: false, init: he_normal}\n", block,
-               conv, *from ? ", from: " : "", from, ch, kernel, stride, kernel / 2);
+    tt_str_add(out,
+               "- conv: {name: %s%s%s%s, out: %lld, kernel: %d, stride: %d, padding: %d, bias: "
+               "false, init: he_normal}\n",
+               block, conv, *from ? ", from: " : "", from, ch, kernel, stride, kernel / 2);
     tt_str_add(out, "- batchnorm: {name: %s%s}\n", block, bn);
 }
 
 static tt_err expand_resnet(tt_node *args, tt_str *out)
 {
-    static const struct { int depth, blocks[4]; bool bottleneck; } table[] = {
-        {18, {2, 2, 2, 2}, false}, {34, {3, 4, 6, 3}, false},  {50, {3, 4, 6, 3}, true},
+    static const struct {
+        int depth, blocks[4];
+        bool bottleneck;
+    } table[] = {
+        {18, {2, 2, 2, 2}, false},  {34, {3, 4, 6, 3}, false},  {50, {3, 4, 6, 3}, true},
         {101, {3, 4, 23, 3}, true}, {152, {3, 8, 36, 3}, true},
     };
     resnet_args a = {0};
@@ -62,7 +82,8 @@ static tt_err expand_resnet(tt_node *args, tt_str *out)
 
     if (err) return err;
     while (k < TT_COUNT(table) && table[k].depth != a.depth) k++;
-    if (k == TT_COUNT(table)) return tt_node_fail(tt_node_get(args, "depth"), "depth is 18, 34, 50, 101 or 152");
+    if (k == TT_COUNT(table))
+        return tt_node_fail(tt_node_get(args, "depth"), "depth is 18, 34, 50, 101 or 152");
     conv_bn(out, "", "conv1", "bn1", "", (long long)a.width, a.stem ? 3 : 7, a.stem ? 1 : 2);
     tt_str_add(out, "- relu: {name: relu}\n");
     if (!a.stem) tt_str_add(out, "- maxpool: {name: maxpool, size: 3, stride: 2, padding: 1}\n");
@@ -75,9 +96,12 @@ static tt_err expand_resnet(tt_node *args, tt_str *out)
             int stride = st && !b ? 2 : 1;
             bool project = stride != 1 || have != give;
             snprintf(block, sizeof block, "layer%d.%d.", st + 1, b);
-            if (b) snprintf(before, sizeof before, "layer%d.%d.relu", st + 1, b - 1);
-            else if (st) snprintf(before, sizeof before, "layer%d.%d.relu", st, table[k].blocks[st - 1] - 1);
-            else snprintf(before, sizeof before, "%s", a.stem ? "relu" : "maxpool");
+            if (b)
+                snprintf(before, sizeof before, "layer%d.%d.relu", st + 1, b - 1);
+            else if (st)
+                snprintf(before, sizeof before, "layer%d.%d.relu", st, table[k].blocks[st - 1] - 1);
+            else
+                snprintf(before, sizeof before, "%s", a.stem ? "relu" : "maxpool");
             if (table[k].bottleneck) {
                 conv_bn(out, block, "conv1", "bn1", "", (long long)ch, 1, 1);
                 tt_str_add(out, "- relu\n");
@@ -89,16 +113,24 @@ static tt_err expand_resnet(tt_node *args, tt_str *out)
                 tt_str_add(out, "- relu\n");
                 conv_bn(out, block, "conv2", "bn2", "", (long long)ch, 3, 1);
             }
-            if (project) conv_bn(out, block, "downsample.0", "downsample.1", before, (long long)give, 1, stride);
-            tt_str_add(out, "- add: {name: %sadd, from: [%sbn%d, %s%s]}\n- relu: {name: %srelu}\n", block, block,
-                       table[k].bottleneck ? 3 : 2, project ? block : "", project ? "downsample.1" : before, block);
+            if (project)
+                conv_bn(out, block, "downsample.0", "downsample.1", before, (long long)give, 1,
+                        stride);
+            tt_str_add(out, "- add: {name: %sadd, from: [%sbn%d, %s%s]}\n- relu: {name: %srelu}\n",
+                       block, block, table[k].bottleneck ? 3 : 2, project ? block : "",
+                       project ? "downsample.1" : before, block);
             have = give;
         }
-    tt_str_add(out, "- global_avgpool: {name: avgpool}\n- flatten\n- dense: {name: fc, out: %lld}\n", (long long)a.classes);
+    tt_str_add(out,
+               "- global_avgpool: {name: avgpool}\n- flatten\n- dense: {name: fc, out: %lld}\n",
+               (long long)a.classes);
     return TT_OK;
 }
 
-bool is_preset(const char *name) { return !strcmp(name, "mlp") || !strcmp(name, "resnet"); }
+bool is_preset(const char *name)
+{
+    return !strcmp(name, "mlp") || !strcmp(name, "resnet");
+}
 
 tt_err preset_expand(const char *name, tt_node *args, tt_shape input, tt_str *out)
 {

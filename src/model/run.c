@@ -7,21 +7,24 @@
 
 struct tt_run {
     const tt_model *m;
-    int most;           /* samples it has room for                     */
+    int most; /* samples it has room for                     */
     bool train;
     char *memory;
     size_t bytes;
-    int64_t *offset;    /* of each buffer; -1: not there               */
+    int64_t *offset; /* of each buffer; -1: not there               */
     tt_pass pass;
     tt_batch in;
     float *grad;
     bool add;
     uint64_t seed;
-    int time, phase;    /* see calls.h; phase 1: a norm has its sums   */
+    int time, phase; /* see calls.h; phase 1: a norm has its sums   */
     tt_result result;
 };
 
-static int slices(const tt_run *r) { return r->m->k->lanes ? (r->in.n + r->m->k->lanes - 1) / r->m->k->lanes : 0; }
+static int slices(const tt_run *r)
+{
+    return r->m->k->lanes ? (r->in.n + r->m->k->lanes - 1) / r->m->k->lanes : 0;
+}
 
 static int rounded(const tt_model *m, int n)
 {
@@ -29,12 +32,24 @@ static int rounded(const tt_model *m, int n)
     return (n + lanes - 1) / lanes * lanes;
 }
 
-static void *at_buffer(const tt_run *r, int buf) { return buf < 0 || r->offset[buf] < 0 ? NULL : r->memory + r->offset[buf]; }
+static void *at_buffer(const tt_run *r, int buf)
+{
+    return buf < 0 || r->offset[buf] < 0 ? NULL : r->memory + r->offset[buf];
+}
 
 /* Tensor 0 is the batch itself; nothing writes to it. */
-static float *act(const tt_run *r, int t) { return t ? at_buffer(r, r->m->tensors[t].act) : (float *)(uintptr_t)r->in.x; }
-static float *grad(const tt_run *r, int t) { return at_buffer(r, r->m->tensors[t].grad); }
-static float *grad_if(const tt_run *r, const call *c, int k) { return c->in_grad[k] ? grad(r, c->in[k]) : NULL; }
+static float *act(const tt_run *r, int t)
+{
+    return t ? at_buffer(r, r->m->tensors[t].act) : (float *)(uintptr_t)r->in.x;
+}
+static float *grad(const tt_run *r, int t)
+{
+    return at_buffer(r, r->m->tensors[t].grad);
+}
+static float *grad_if(const tt_run *r, const call *c, int k)
+{
+    return c->in_grad[k] ? grad(r, c->in[k]) : NULL;
+}
 
 static const float *weights(const tt_run *r, const call *c, int i)
 {
@@ -57,8 +72,13 @@ static int64_t volume(const tt_run *r, int t)
 
 static tt_conv_args conv_of(const tt_run *r, const call *c, bool back)
 {
-    tt_conv_args a = {.n = r->in.n, .x = act(r, c->in[0]), .w = weights(r, c, 0), .b = weights(r, c, 1),
-                      .packed = r->m->packed + c->packed_at, .y = act(r, c->out), .pick = at_buffer(r, c->saved),
+    tt_conv_args a = {.n = r->in.n,
+                      .x = act(r, c->in[0]),
+                      .w = weights(r, c, 0),
+                      .b = weights(r, c, 1),
+                      .packed = r->m->packed + c->packed_at,
+                      .y = act(r, c->out),
+                      .pick = at_buffer(r, c->saved),
                       .scratch = at_buffer(r, back ? c->scratch_back : c->scratch)};
     if (!back) return a;
     a.dy = grad(r, c->out);
@@ -76,8 +96,13 @@ static tt_conv_args conv_of(const tt_run *r, const call *c, bool back)
 static tt_pool_args pool_of(const tt_run *r, const call *c, bool back)
 {
     int lanes = r->m->k->lanes;
-    tt_pool_args a = {.win = c->win, .outer = (int64_t)r->in.n * c->c, .inner = 1, .count_pad = c->count_pad,
-                      .x = act(r, c->in[0]), .y = act(r, c->out), .pick = at_buffer(r, c->saved)};
+    tt_pool_args a = {.win = c->win,
+                      .outer = (int64_t)r->in.n * c->c,
+                      .inner = 1,
+                      .count_pad = c->count_pad,
+                      .x = act(r, c->in[0]),
+                      .y = act(r, c->out),
+                      .pick = at_buffer(r, c->saved)};
     if (c->layout == TT_NHWC) a.outer = r->in.n, a.inner = c->c;
     if (c->layout == TT_LANES) a.outer = slices(r) * c->c, a.inner = lanes;
     if (back) {
@@ -91,9 +116,18 @@ static tt_pool_args pool_of(const tt_run *r, const call *c, bool back)
 static tt_norm_args norm_of(const tt_run *r, const call *c, bool back)
 {
     double *sums = at_buffer(r, c->saved);
-    tt_norm_args a = {.a = r->in.n, .c = c->c, .b = c->hw, .eps = c->eps, .relu = c->relu, .x = act(r, c->in[0]),
-                      .gamma = weights(r, c, 0), .beta = weights(r, c, 1), .shift = weights(r, c, 2), .sums = sums,
-                      .mean = (float *)(sums + 2 * c->c + 1), .y = act(r, c->out)};
+    tt_norm_args a = {.a = r->in.n,
+                      .c = c->c,
+                      .b = c->hw,
+                      .eps = c->eps,
+                      .relu = c->relu,
+                      .x = act(r, c->in[0]),
+                      .gamma = weights(r, c, 0),
+                      .beta = weights(r, c, 1),
+                      .shift = weights(r, c, 2),
+                      .sums = sums,
+                      .mean = (float *)(sums + 2 * c->c + 1),
+                      .y = act(r, c->out)};
     a.rstd = a.mean + c->c;
     if (c->add >= 0) a.add = act(r, c->add);
     if (c->layout == TT_NHWC) a.a = r->in.n * c->hw, a.b = 1;
@@ -113,8 +147,14 @@ static tt_norm_args norm_of(const tt_run *r, const call *c, bool back)
 
 static tt_rows_args rows_of(const tt_run *r, const call *c, bool back)
 {
-    tt_rows_args a = {.outer = r->in.n * c->lead, .d = c->d, .inner = c->tail, .eps = c->eps, .x = act(r, c->in[0]),
-                      .gamma = weights(r, c, 0), .beta = weights(r, c, 1), .y = act(r, c->out),
+    tt_rows_args a = {.outer = r->in.n * c->lead,
+                      .d = c->d,
+                      .inner = c->tail,
+                      .eps = c->eps,
+                      .x = act(r, c->in[0]),
+                      .gamma = weights(r, c, 0),
+                      .beta = weights(r, c, 1),
+                      .y = act(r, c->out),
                       .mean = at_buffer(r, c->saved)};
     if (c->layout == TT_LANES) {
         a.outer = slices(r) * c->lead;
@@ -136,10 +176,16 @@ static tt_rows_args rows_of(const tt_run *r, const call *c, bool back)
 
 static tt_drop_args drop_of(const tt_run *r, const call *c, bool back)
 {
-    return (tt_drop_args){.n = r->in.n, .c = c->c, .hw = c->hw, .layout = c->layout, .p = c->p,
-                          .key = tt_random_key(r->seed, r->m->g.layers[c->layer].name), .place = r->in.place,
+    return (tt_drop_args){.n = r->in.n,
+                          .c = c->c,
+                          .hw = c->hw,
+                          .layout = c->layout,
+                          .p = c->p,
+                          .key = tt_random_key(r->seed, r->m->g.layers[c->layer].name),
+                          .place = r->in.place,
                           .x = back ? grad(r, c->out) : act(r, c->in[0]),
-                          .y = back ? grad(r, c->in[0]) : act(r, c->out), .add = back && c->in_add[0]};
+                          .y = back ? grad(r, c->in[0]) : act(r, c->out),
+                          .add = back && c->in_add[0]};
 }
 
 /* ---- Batch norm: the one that needs other grains ---- */
@@ -153,10 +199,11 @@ static void norm_statistics(const tt_run *r, const call *c, const tt_norm_args *
         if (var < 0) var = 0; /* rounding of a constant channel; a NaN stays one */
         a->mean[i] = (float)(a->shift[i] + m);
         a->rstd[i] = (float)(1 / sqrt(var + c->eps));
-        if (!c->train_params || r->pass != TT_PASS_TRAIN) continue;
-        /* Running statistics travel as gradients do: samples x value, divided once by all samples. */
+        /* Running statistics travel as gradients do: samples x value, divided once by all samples.
+         */
         float *mean = weights_grad(r, c, 2) + i, *unbiased = weights_grad(r, c, 3) + i;
-        float m_add = (float)(r->in.n * (a->shift[i] + m)), v_add = (float)(r->in.n * (n > 1 ? var * n / (n - 1) : var));
+        float m_add = (float)(r->in.n * (a->shift[i] + m)),
+              v_add = (float)(r->in.n * (n > 1 ? var * n / (n - 1) : var));
         *mean = r->add ? *mean + m_add : m_add;
         *unbiased = r->add ? *unbiased + v_add : v_add;
     }
@@ -172,7 +219,10 @@ static void norm_running(const tt_run *r, const call *c, const tt_norm_args *a)
 }
 
 /* A frozen norm keeps its running statistics, in training too. */
-static bool norm_uses_batch(const tt_run *r, const call *c) { return r->pass == TT_PASS_TRAIN && c->train_params; }
+static bool norm_uses_batch(const tt_run *r, const call *c)
+{
+    return r->pass == TT_PASS_TRAIN && c->train_params;
+}
 
 /* True: its sums must go round before it can go on. */
 static bool norm_forward(const tt_run *r, const call *c, int phase)
@@ -205,15 +255,19 @@ static bool norm_backward(const tt_run *r, const call *c, int phase)
             }
         }
         /* With fixed statistics the input's gradient is a mere scaling: no sums in it. */
-        if (!norm_uses_batch(r, c)) memset(a.sums, 0, (size_t)(2 * c->c) * sizeof *a.sums);
-        else if (r->m->sync_norm) return true;
+        if (!norm_uses_batch(r, c))
+            memset(a.sums, 0, (size_t)(2 * c->c) * sizeof *a.sums);
+        else if (r->m->sync_norm)
+            return true;
     }
     if (a.dx) r->m->k->norm_backward(&a);
     if (c->add >= 0 && c->in_grad[1] && !c->in_alias[1]) {
         float *d = grad(r, c->in[1]);
         int64_t n = volume(r, c->out);
-        if (c->in_add[1]) r->m->k->add(n, d, a.dy, d);
-        else memcpy(d, a.dy, (size_t)n * sizeof *d);
+        if (c->in_add[1])
+            r->m->k->add(n, d, a.dy, d);
+        else
+            memcpy(d, a.dy, (size_t)n * sizeof *d);
     }
     return false;
 }
@@ -226,21 +280,29 @@ static void judge(tt_run *r, const call *c)
     tt_result *out = &r->result;
     bool back = r->pass == TT_PASS_TRAIN && c->in_grad[0], alone = r->m->g.loss_count == 1;
     float *dx = !back ? NULL : c->in_add[0] ? at_buffer(r, c->scratch) : grad(r, c->in[0]);
-    tt_loss_args a = {.kind = l->kind, .n = r->in.n, .d = c->d, .x = act(r, c->in[0]), .dx = dx,
+    tt_loss_args a = {.kind = l->kind,
+                      .n = r->in.n,
+                      .d = c->d,
+                      .x = act(r, c->in[0]),
+                      .dx = dx,
                       .label = l->target == BY_LABEL ? r->in.label : NULL,
-                      .target = l->target == BY_INPUT ? r->in.x : l->target == BY_TARGET ? r->in.target : NULL,
-                      .class_weight = l->class_weight, .smoothing = l->smoothing};
+                      .target = l->target == BY_INPUT    ? r->in.x
+                                : l->target == BY_TARGET ? r->in.target
+                                                         : NULL,
+                      .class_weight = l->class_weight,
+                      .smoothing = l->smoothing};
 
     r->m->k->loss(&a);
     if (back && l->scale != 1) r->m->k->scale((int64_t)r->in.n * c->d, (float)l->scale, dx);
-    if (back && c->in_add[0]) r->m->k->add((int64_t)r->in.n * c->d, grad(r, c->in[0]), dx, grad(r, c->in[0]));
+    if (back && c->in_add[0])
+        r->m->k->add((int64_t)r->in.n * c->d, grad(r, c->in[0]), dx, grad(r, c->in[0]));
     out->part[c->loss] = a.loss;
     out->part_weight[c->loss] = a.weight;
     out->loss += l->scale * a.loss;
-    /* One loss is averaged over the rows that count; several are averaged over all rows, because the parts
-     * of one gradient cannot be divided by different numbers afterwards. */
+    /* One loss is averaged over the rows that count; several are averaged over all rows, because
+     * the parts of one gradient cannot be divided by different numbers afterwards. */
     out->weight = alone ? a.weight : r->in.n;
-    if (!out->rows && a.rows) {
+    if (c->loss == r->m->g.judged) {
         out->correct = a.correct;
         out->top5 = a.top5;
         out->rows = a.rows;
@@ -259,12 +321,15 @@ static void concat(const tt_run *r, const call *c, bool back)
     for (int k = 0; k < c->in_count; k++) {
         int64_t n = c->in_c[k] * unit, all = c->c * unit;
         for (int64_t i = 0; i < outer && !back; i++)
-            memcpy(act(r, c->out) + i * all + done, act(r, c->in[k]) + i * n, (size_t)n * sizeof(float));
+            memcpy(act(r, c->out) + i * all + done, act(r, c->in[k]) + i * n,
+                   (size_t)n * sizeof(float));
         for (int64_t i = 0; i < outer && back && c->in_grad[k]; i++) {
             float *to = grad(r, c->in[k]) + i * n;
             const float *from = grad(r, c->out) + i * all + done;
-            if (c->in_add[k]) r->m->k->add(n, to, from, to);
-            else memcpy(to, from, (size_t)n * sizeof *to);
+            if (c->in_add[k])
+                r->m->k->add(n, to, from, to);
+            else
+                memcpy(to, from, (size_t)n * sizeof *to);
         }
         done += n;
     }
@@ -280,14 +345,17 @@ static void custom(const tt_run *r, const call *c, bool back)
     for (int i = 0; i < c->param_count; i++) {
         w[i] = weights(r, c, i);
         dw[i] = back && c->train_params ? weights_grad(r, c, i) : NULL;
-        if (dw[i] && !r->add) memset(dw[i], 0, (size_t)r->m->g.params[c->param[i]].n * sizeof(float));
+        if (dw[i] && !r->add)
+            memset(dw[i], 0, (size_t)r->m->g.params[c->param[i]].n * sizeof(float));
     }
     if (!back) {
-        c->custom->forward(c->args, r->in.n, act(r, c->in[0]), w, act(r, c->out), r->pass == TT_PASS_TRAIN);
+        c->custom->forward(c->args, r->in.n, act(r, c->in[0]), w, act(r, c->out),
+                           r->pass == TT_PASS_TRAIN);
         return;
     }
     float *to = add ? at_buffer(r, c->scratch_back) : dx;
-    c->custom->backward(c->args, r->in.n, act(r, c->in[0]), act(r, c->out), grad(r, c->out), w, to, dw);
+    c->custom->backward(c->args, r->in.n, act(r, c->in[0]), act(r, c->out), grad(r, c->out), w, to,
+                        dw);
     if (add) r->m->k->add(volume(r, c->in[0]), dx, to, dx);
 }
 
@@ -308,21 +376,31 @@ static bool forward(tt_run *r, const call *c, int phase)
         (c->kind == CALL_MAXPOOL ? k->maxpool_forward : k->avgpool_forward)(&a);
         break;
     }
-    case CALL_NORM: return norm_forward(r, c, phase);
+    case CALL_NORM:
+        return norm_forward(r, c, phase);
     case CALL_LAYERNORM:
     case CALL_SOFTMAX: {
         tt_rows_args a = rows_of(r, c, false);
-        if (c->kind == CALL_SOFTMAX) k->softmax_forward(&a, c->log);
-        else k->layernorm_forward(&a);
+        if (c->kind == CALL_SOFTMAX)
+            k->softmax_forward(&a, c->log);
+        else
+            k->layernorm_forward(&a);
         break;
     }
-    case CALL_UNARY: k->unary_forward(c->unary, n, act(r, c->in[0]), act(r, c->out)); break;
+    case CALL_UNARY:
+        k->unary_forward(c->unary, n, act(r, c->in[0]), act(r, c->out));
+        break;
     case CALL_ADD:
         k->add(n, act(r, c->in[0]), act(r, c->in[1]), act(r, c->out));
-        for (int i = 2; i < c->in_count; i++) k->add(n, act(r, c->out), act(r, c->in[i]), act(r, c->out));
+        for (int i = 2; i < c->in_count; i++)
+            k->add(n, act(r, c->out), act(r, c->in[i]), act(r, c->out));
         break;
-    case CALL_MUL: k->mul(n, act(r, c->in[0]), act(r, c->in[1]), act(r, c->out), false); break;
-    case CALL_CONCAT: concat(r, c, false); break;
+    case CALL_MUL:
+        k->mul(n, act(r, c->in[0]), act(r, c->in[1]), act(r, c->out), false);
+        break;
+    case CALL_CONCAT:
+        concat(r, c, false);
+        break;
     case CALL_DROPOUT:
         if (r->pass == TT_PASS_TRAIN && c->p > 0) {
             tt_drop_args a = drop_of(r, c, false);
@@ -332,9 +410,12 @@ static bool forward(tt_run *r, const call *c, int phase)
         }
         break;
     case CALL_REORDER:
-        k->reorder(r->in.n, c->c, c->hw, c->from, act(r, c->in[0]), c->layout, act(r, c->out), false);
+        k->reorder(r->in.n, c->c, c->hw, c->from, act(r, c->in[0]), c->layout, act(r, c->out),
+                   false);
         break;
-    case CALL_CUSTOM: custom(r, c, false); break;
+    case CALL_CUSTOM:
+        custom(r, c, false);
+        break;
     case CALL_LOSS:
         if (r->pass != TT_PASS_PREDICT) judge(r, c);
         break;
@@ -359,40 +440,53 @@ static bool backward(tt_run *r, const call *c, int phase)
         (c->kind == CALL_MAXPOOL ? k->maxpool_backward : k->avgpool_backward)(&a);
         break;
     }
-    case CALL_NORM: return norm_backward(r, c, phase);
+    case CALL_NORM:
+        return norm_backward(r, c, phase);
     case CALL_LAYERNORM:
     case CALL_SOFTMAX: {
         tt_rows_args a = rows_of(r, c, true);
-        if (c->kind == CALL_SOFTMAX) k->softmax_backward(&a, c->log);
-        else k->layernorm_backward(&a);
+        if (c->kind == CALL_SOFTMAX)
+            k->softmax_backward(&a, c->log);
+        else
+            k->layernorm_backward(&a);
         break;
     }
     case CALL_UNARY:
-        k->unary_backward(c->unary, n, act(r, c->in[0]), act(r, c->out), grad(r, c->out), grad(r, c->in[0]), c->in_add[0]);
+        k->unary_backward(c->unary, n, act(r, c->in[0]), act(r, c->out), grad(r, c->out),
+                          grad(r, c->in[0]), c->in_add[0]);
         break;
-    case CALL_ADD: /* the first last: it may be the output's gradient itself, which the others read */
-        for (int i = c->in_count - 1; i >= 0; i--) {
+    case CALL_ADD:
+        for (int i = 0; i < c->in_count; i++) {
             if (!c->in_grad[i] || c->in_alias[i]) continue;
             float *to = grad(r, c->in[i]);
-            if (c->in_add[i]) k->add(n, to, grad(r, c->out), to);
-            else memcpy(to, grad(r, c->out), (size_t)n * sizeof *to);
+            if (c->in_add[i])
+                k->add(n, to, grad(r, c->out), to);
+            else
+                memcpy(to, grad(r, c->out), (size_t)n * sizeof *to);
         }
         break;
     case CALL_MUL:
         for (int i = 0; i < 2; i++)
-            if (c->in_grad[i]) k->mul(n, grad(r, c->out), act(r, c->in[1 - i]), grad(r, c->in[i]), c->in_add[i]);
+            if (c->in_grad[i])
+                k->mul(n, grad(r, c->out), act(r, c->in[1 - i]), grad(r, c->in[i]), c->in_add[i]);
         break;
-    case CALL_CONCAT: concat(r, c, true); break;
+    case CALL_CONCAT:
+        concat(r, c, true);
+        break;
     case CALL_DROPOUT: {
         tt_drop_args a = drop_of(r, c, true);
         k->dropout(&a);
         break;
     }
     case CALL_REORDER:
-        k->reorder(r->in.n, c->c, c->hw, c->layout, grad(r, c->out), c->from, grad(r, c->in[0]), c->in_add[0]);
+        k->reorder(r->in.n, c->c, c->hw, c->layout, grad(r, c->out), c->from, grad(r, c->in[0]),
+                   c->in_add[0]);
         break;
-    case CALL_CUSTOM: custom(r, c, true); break;
-    case CALL_LOSS: break;
+    case CALL_CUSTOM:
+        custom(r, c, true);
+        break;
+    case CALL_LOSS:
+        break;
     }
     return false;
 }
@@ -408,11 +502,21 @@ void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *g, bool ad
     r->time = r->phase = 0;
     memset(&r->result, 0, sizeof r->result);
     r->result.samples = in->n;
+    for (int i = 0; i < r->m->call_count && pass == TT_PASS_TRAIN && !add; i++) {
+        const call *c = &r->m->calls[i];
+        if (!c->train_params || c->backward) continue;
+        /* No loss hears of it, so nobody will write its gradient. */
+        for (int k = 0; k < c->param_count; k++) {
+            const tt_param *p = &r->m->g.params[c->param[k]];
+            if (p->role != TT_STAT) memset(g + p->at, 0, (size_t)p->n * sizeof *g);
+        }
+    }
 }
 
 static tt_span span_of(const tt_model *m, const call *c)
 {
-    const tt_param *first = &m->g.params[c->param[0]], *last = &m->g.params[c->param[c->param_count - 1]];
+    const tt_param *first = &m->g.params[c->param[0]],
+                   *last = &m->g.params[c->param[c->param_count - 1]];
     return (tt_span){first->at, last->at + last->n - first->at};
 }
 
@@ -431,7 +535,8 @@ void tt_run_advance(tt_run *r, tt_yield *out)
         }
         if (back ? backward(r, c, r->phase) : forward(r, c, r->phase)) {
             r->phase = 1;
-            *out = (tt_yield){.kind = TT_SUM, .value = at_buffer(r, c->saved), .n = (int)(2 * c->c + 1)};
+            *out = (tt_yield){
+                .kind = TT_SUM, .value = at_buffer(r, c->saved), .n = (int)(2 * c->c + 1)};
             return;
         }
         r->phase = 0;
@@ -444,11 +549,18 @@ void tt_run_advance(tt_run *r, tt_yield *out)
     *out = (tt_yield){.kind = TT_PASS_DONE};
 }
 
-const tt_result *tt_run_result(const tt_run *r) { return &r->result; }
+const tt_result *tt_run_result(const tt_run *r)
+{
+    return &r->result;
+}
 
 /* ---- Memory ---- */
 
-typedef struct placed { int buf; int64_t at, size; int birth, death; } placed;
+typedef struct placed {
+    int buf;
+    int64_t at, size;
+    int birth, death;
+} placed;
 
 static int larger_first(const void *a, const void *b)
 {
@@ -486,7 +598,8 @@ static int64_t lay_out(placed *p, int count, placed **busy)
 static int64_t size_of(const tt_model *m, const buffer *b, int n)
 {
     int64_t bytes = b->per_sample * rounded(m, n) + b->fixed;
-    if (b->conv_scratch) bytes = (int64_t)m->k->conv_scratch(&m->calls[b->conv_scratch - 1].conv, n);
+    if (b->conv_scratch)
+        bytes = (int64_t)m->k->conv_scratch(&m->calls[b->conv_scratch - 1].conv, n);
     return (bytes + 63) / 64 * 64;
 }
 
@@ -519,8 +632,11 @@ tt_err tt_run_open(const tt_model *m, int most, bool train, tt_run **out)
     r->memory = tt_block_alloc(r->bytes);
     if (!r->memory) {
         char buf[32];
-        err = tt_fail(TT_ENOMEM, "the activations of %d samples need %s, which this machine does not give: use a smaller "
-                                 "train.batch or more grains", most, tt_show_bytes((double)r->bytes, buf, sizeof buf));
+        err = tt_fail(TT_ENOMEM,
+                      "the activations of %d samples need %s, which this machine does not give: "
+                      "use a smaller "
+                      "train.batch or more grains",
+                      most, tt_show_bytes((double)r->bytes, buf, sizeof buf));
         goto out;
     }
     *out = r;
@@ -532,24 +648,27 @@ out:
     return err;
 }
 
-size_t tt_run_bytes(const tt_run *r) { return r->bytes; }
-
 tt_err tt_run_output(tt_run *r, const char *name, float *out, int64_t *features)
 {
     const tt_model *m = r->m;
     int at = m->g.layer_count - 1;
 
-    for (; name && at >= 0 && strcmp(m->g.layers[at].name, name); at--) {}
+    for (; name && at >= 0 && strcmp(m->g.layers[at].name, name); at--) {
+    }
     if (at < 0) return tt_fail(TT_EINVAL, "there is no layer '%s'", name);
     bool kept = at == m->g.layer_count - 1 || at == m->keep;
     if (!kept || m->layer_tensor[at] < 0)
-        return tt_fail(TT_EINVAL, "the output of '%s' was not kept: open the model with keep", name);
+        return tt_fail(TT_EINVAL, "the output of '%s' was not kept: open the model with keep",
+                       name);
     const tensor *t = &m->tensors[m->layer_tensor[at]];
     tt_shape s = m->g.layers[at].out;
     *features = t->count;
     if (!out) return TT_OK;
-    if (t->layout == TT_PLAIN) memcpy(out, act(r, m->layer_tensor[at]), (size_t)(r->in.n * t->count) * sizeof *out);
-    else m->k->reorder(r->in.n, shape_c(s), shape_hw(s), t->layout, act(r, m->layer_tensor[at]), TT_PLAIN, out, false);
+    if (t->layout == TT_PLAIN)
+        memcpy(out, act(r, m->layer_tensor[at]), (size_t)(r->in.n * t->count) * sizeof *out);
+    else
+        m->k->reorder(r->in.n, shape_c(s), shape_hw(s), t->layout, act(r, m->layer_tensor[at]),
+                      TT_PLAIN, out, false);
     return TT_OK;
 }
 

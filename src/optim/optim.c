@@ -9,6 +9,7 @@
  * then join the ratios, and one more pass applies the direction */
 #include "optim.h"
 
+#include <float.h>
 #include <limits.h>
 #include <math.h>
 #include <string.h>
@@ -17,7 +18,7 @@
 #include "rules.h"
 #include "schedule.h"
 
-enum { CHUNK = 1024 }; /* 4 kB each of up to seven vectors; a multiple of TT_SUM_LANES */
+enum { CHUNK = 1024 }; /* 4 kB each of up to eight vectors; a multiple of TT_SUM_LANES */
 _Static_assert(CHUNK % TT_SUM_LANES == 0 && TT_PIECE % CHUNK == 0, "lanes must not shift");
 
 /* What a piece tells the join: sums of squares, and whether it met only finite numbers. */
@@ -45,9 +46,9 @@ struct tt_optim {
 
     /* of the current step */
     double lr;
-    double unbias; /* of the first moment: 1 / (1 - beta1^(step + 1)) */
-    float divisor, samples;
-    tt_factors factors; /* those that all tensors share */
+    double unbias;        /* of the first moment: 1 / (1 - beta1^(step + 1)) */
+    float share, samples; /* share: what a sample weighs, 1 / weight */
+    tt_factors factors;   /* those that all tensors share */
     double grad_norm;
     bool finite;
 };
@@ -207,7 +208,7 @@ void tt_optim_begin(tt_optim *o, int64_t step, double weight, double samples)
     TT_ASSERT(step >= 0);
     o->lr = tt_optim_lr(o, step);
     /* Weight 0: every label of the batch was ignored. The sums are 0 then, and shall stay so. */
-    o->divisor = weight > 0 ? (float)weight : 1;
+    o->share = weight > 0 ? (float)(1 / weight) : 1;
     o->samples = (float)samples;
     o->grad_norm = 0;
     o->finite = true;
@@ -271,7 +272,7 @@ static void run_stat(tt_optim *o, int pass, const tt_plan *p, const tt_chunk *c,
     tt_sum sum = {{0}};
 
     if (pass == 0) {
-        o->rules->measure(c->g, c->n, &sum, NULL);
+        o->rules->measure(c->g, c->n, &sum);
         *r = (result){.finite = isfinite(tt_sum_fold(&sum))};
     }
     if (pass != update_pass(o)) return;
@@ -288,27 +289,32 @@ static void run_learning(tt_optim *o, int pass, const tt_plan *p, const tt_piece
                          const tt_optim_view *v, result *r)
 {
     bool prepare = pass == 0, update = pass == update_pass(o), clips = o->clip_value > 0;
-    bool adapt = o->set.family == TT_LAMB && p->adapt;
-    float divisor = o->divisor, l2 = (float)p->l2, l1 = (float)p->l1, most = (float)o->clip_value;
+    bool adapt = o->set.family == TT_LAMB && p->adapt, alone = tt_optim_passes(o) == 1;
+    float share = o->share, l2 = (float)p->l2, l1 = (float)p->l1, most = (float)o->clip_value;
     tt_sum grad = {{0}}, clipped = {{0}}, weight = {{0}}, direction = {{0}};
     tt_factors f = factors_of(o, p);
+    float prepared[CHUNK];
 
     for (int done = 0; done < at->n; done += CHUNK) {
         int n = at->n - done < CHUNK ? at->n - done : CHUNK;
         tt_chunk c = chunk_of(o, v, at->at + done, n);
         if (prepare) {
-            o->rules->prepare(c.g, c.w_old, n, divisor, l2, l1, &grad);
+            const float *sums = c.g;
+            if (alone) c.g = prepared; /* no later pass wants it: it need not go to memory */
+            o->rules->prepare(c.g, sums, c.w_old, n, share, l2, l1, &grad);
             if (clips) o->rules->clip(c.g, n, most, &clipped);
         }
         if (!update) continue;
-        if (adapt) o->rules->measure(c.w_old, n, &weight, NULL);
+        if (adapt) o->rules->measure(c.w_old, n, &weight);
         o->update(&c, &f);
-        if (adapt) o->rules->measure(c.g, n, &direction, NULL);
+        if (adapt) o->rules->measure(c.g, n, &direction);
     }
     if (prepare) {
         r->grad = tt_sum_fold(&grad);
         r->clipped = clips ? tt_sum_fold(&clipped) : r->grad;
-        r->finite = isfinite(r->grad);
+        /* Squares are summed in double, but second moments are kept in float: what would overflow
+         * there is past any training, unless it is clipped. */
+        r->finite = isfinite(r->grad) && (o->clip_norm > 0 || r->clipped <= FLT_MAX);
     }
     if (update) {
         r->weight = tt_sum_fold(&weight);
@@ -390,19 +396,4 @@ double tt_optim_grad_norm(const tt_optim *o)
 bool tt_optim_finite(const tt_optim *o)
 {
     return o->finite;
-}
-
-double tt_optim_penalty(const tt_optim *o, const float *w)
-{
-    double all = 0;
-
-    for (int i = 0; i < o->piece_count; i++) {
-        const tt_piece *at = &o->pieces[i];
-        const tt_plan *p = &o->plans[at->param];
-        tt_sum squares = {{0}}, sizes = {{0}};
-        if (p->frozen || (p->l2 == 0 && p->l1 == 0)) continue;
-        o->rules->measure(w + at->at, at->n, &squares, &sizes);
-        all += p->l2 / 2 * tt_sum_fold(&squares) + p->l1 * tt_sum_fold(&sizes);
-    }
-    return all;
 }

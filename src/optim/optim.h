@@ -1,13 +1,15 @@
 /* optim: update rules over spans of the flat parameter array.
  *
- * It knows no layers and no ranks. Parameters, gradients and optimiser state are flat vectors; work is cut in
- * *pieces* of at most 64 Ki elements, none of which crosses a tensor. Whoever owns a piece runs it;
- * numbers that need all pieces (gradient norm, LAMB's ratios) are added from per-piece results in piece
- * order, so it does not matter who ran what: sharding or threading the optimiser changes no bit.
+ * It knows no layers and no ranks. Parameters, gradients and optimiser state are flat vectors; work
+ * is cut in *pieces* of at most 64 Ki elements, none of which crosses a tensor. Whoever owns a
+ * piece runs it; numbers that need all pieces (gradient norm, LAMB's ratios) are added from
+ * per-piece results in piece order, so it does not matter who ran what: sharding or threading the
+ * optimiser changes no bit.
  *
  * The order of a step, for unnormalised gradient sums:
- *   g = sum / weight; g += l2 * w + l1 * sign(w); clip by value; clip by norm; update rule; decoupled decay.
- * Updates go from the old vectors to the new ones, which may be the same memory. */
+ *   g = sum / weight; g += l2 * w + l1 * sign(w); clip by value; clip by norm; update rule;
+ * decoupled decay. Updates go from the old vectors to the new ones, which may be the same memory.
+ */
 #ifndef TT_OPTIM_H
 #define TT_OPTIM_H
 
@@ -16,26 +18,32 @@
 
 enum { TT_PIECE = 65536, TT_OPTIM_SLOTS = 2 };
 
-typedef struct tt_piece { int64_t at; int n; int param; } tt_piece;
+typedef struct tt_piece {
+    int64_t at;
+    int n;
+    int param;
+} tt_piece;
 
 typedef struct tt_optim tt_optim;
 
-/* Biases and norm parameters are neither decayed nor regularised, nor scaled by LAMB's ratio, unless
- * the optimiser has decay_all. A group may change a tensor's lr, l2, l1 and weight_decay, and freeze
- * it; it cannot thaw what the model froze. Frozen tensors and their state go from old to new unchanged.
+/* Biases and norm parameters are neither decayed nor regularised, nor scaled by LAMB's ratio,
+ * unless the optimiser has decay_all. A group may change a tensor's lr, l2, l1 and weight_decay,
+ * and freeze it; it cannot thaw what the model froze. Frozen tensors and their state go from old to
+ * new unchanged.
  *
- * Reads `train.optimizer` (e.g. {adam: {lr: 1e-3, betas: [0.9, 0.999]}}), `train.schedule`, `train.clip`
- * and `train.groups` from the given train map (other keys are not touched); see docs/job.md for keys.
- * total_steps (for linear and cosine; 0 if unknown, then those schedules need `steps:`) and
- * steps_per_epoch (for schedules given in epochs). */
+ * Reads `train.optimizer` (e.g. {adam: {lr: 1e-3, betas: [0.9, 0.999]}}), `train.schedule`,
+ * `train.clip` and `train.groups` from the given train map (other keys are not touched); see
+ * docs/job.md for keys. total_steps (for linear and cosine; 0 if unknown, then those schedules need
+ * `steps:`) and steps_per_epoch (for schedules given in epochs). */
 tt_err tt_optim_open(tt_node *optimizer, tt_node *schedule, tt_node *clip, tt_node *groups,
                      const tt_param *params, int param_count, int64_t total_steps,
                      int64_t steps_per_epoch, tt_optim **out);
 
-const char *tt_optim_name(const tt_optim *o);          /* "adam" */
-int tt_optim_slots(const tt_optim *o);                 /* state vectors of the parameters' size: 0, 1 or 2 */
-const char *tt_optim_slot_name(const tt_optim *o, int slot); /* "momentum", "exp_avg", for checkpoints */
-double tt_optim_lr(const tt_optim *o, int64_t step);   /* of step 0, 1, 2, ...: pure */
+const char *tt_optim_name(const tt_optim *o); /* "adam" */
+int tt_optim_slots(const tt_optim *o);        /* state vectors of the parameters' size: 0, 1 or 2 */
+const char *tt_optim_slot_name(const tt_optim *o,
+                               int slot);            /* "momentum", "exp_avg", for checkpoints */
+double tt_optim_lr(const tt_optim *o, int64_t step); /* of step 0, 1, 2, ...: pure */
 
 int tt_optim_piece_count(const tt_optim *o);
 tt_piece tt_optim_piece(const tt_optim *o, int i);
@@ -48,14 +56,15 @@ tt_piece tt_optim_piece(const tt_optim *o, int i);
  *       tt_optim_join(o, pass);                              // one thread, after all
  *   }
  *
- * In the first pass the gradient is normalised in place; passes may keep it there changed
- * (regularised). Without clipping by norm and without LAMB there is exactly one pass. Weight 0 (no
- * label in the batch) leaves the sums as they are, samples 0 the statistics. Step 0 is the first:
- * state starts as zeros. */
+ * Without clipping by norm and without LAMB there is exactly one pass, which leaves the gradient as
+ * it is; with more of them, it is theirs to change. Weight 0 (no label in the batch) leaves the sums
+ * as they are, samples 0 the statistics. Step 0 is the first: state starts as zeros. */
 typedef struct tt_optim_view {
-    float *grad;                               /* flat, whole array: sums in, consumed       */
-    const float *w_old; float *w_new;
-    const float *slot_old[TT_OPTIM_SLOTS]; float *slot_new[TT_OPTIM_SLOTS];
+    float *grad; /* flat, whole array: sums                    */
+    const float *w_old;
+    float *w_new;
+    const float *slot_old[TT_OPTIM_SLOTS];
+    float *slot_new[TT_OPTIM_SLOTS];
 } tt_optim_view;
 
 void tt_optim_begin(tt_optim *o, int64_t step, double weight, double samples);
@@ -63,14 +72,13 @@ int tt_optim_passes(const tt_optim *o);
 void tt_optim_run(tt_optim *o, int pass, int piece, const tt_optim_view *v);
 void tt_optim_join(tt_optim *o, int pass);
 
-/* After the step: norm of the normalised, regularised gradient before clipping (always computed, per piece and in piece
- * order), and whether a NaN or infinity was met. If the gradient is not finite the step was not
- * applied when clipping by norm was on; else the caller decides (it still has the old vectors, or stops). */
+/* After the step: norm of the normalised, regularised gradient before clipping (always computed,
+ * per piece and in piece order), and whether it is finite: no NaN, no infinity, and, once
+ * clipped, not so large that its square is no float. If it is not, the step was not applied when clipping by norm was on; else
+ * the caller decides (it still has the old vectors, or stops). */
 double tt_optim_grad_norm(const tt_optim *o);
 bool tt_optim_finite(const tt_optim *o);
 
-/* The regularisation term of the loss, l2/2 |w|^2 + l1 |w|_1, for the display; 0 where none. */
-double tt_optim_penalty(const tt_optim *o, const float *w);
 void tt_optim_close(tt_optim *o); /* accepts NULL */
 
 #endif

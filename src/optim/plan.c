@@ -87,24 +87,6 @@ static const struct {
     {"lamb", TT_LAMB, false, lamb_keys, TT_COUNT(lamb_keys)},
 };
 
-static tt_err find_kind(const char *name, const tt_node *at, int *out)
-{
-    const char *names[TT_COUNT(kinds)], *near;
-
-    for (int i = 0; i < TT_COUNT(kinds); i++) {
-        names[i] = kinds[i].name;
-        if (strcmp(name, names[i])) continue;
-        *out = i;
-        return TT_OK;
-    }
-    near = tt_nearest(name, names, TT_COUNT(kinds));
-    if (near) return tt_node_fail(at, "unknown optimizer '%s': did you mean '%s'?", name, near);
-    return tt_node_fail(at,
-                        "unknown optimizer '%s': there are sgd, momentum, nesterov, adagrad, "
-                        "rmsprop, adam, adamw and lamb",
-                        name);
-}
-
 /* What a table cannot say. */
 static tt_err check_settings(tt_node *args, draft *d)
 {
@@ -135,7 +117,8 @@ tt_err tt_settings_read(tt_node *optimizer, tt_settings *out)
         return tt_fail(TT_EINVAL,
                        "train has no optimizer: write, say, optimizer: {adam: {lr: 1e-3}}");
     if ((err = tt_node_kind_of(optimizer, "optimizer", &name, &at, &args))) return err;
-    if ((err = find_kind(name, at, &kind))) return err;
+    if ((err = tt_node_pick(at, "optimizer", name, kinds, sizeof *kinds, TT_COUNT(kinds), &kind)))
+        return err;
     if ((err = tt_node_read(args, name, kinds[kind].keys, kinds[kind].key_count, &d))) return err;
     d.s.name = kinds[kind].name;
     d.s.family = kinds[kind].family;

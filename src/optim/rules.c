@@ -26,7 +26,7 @@ double tt_sum_fold(const tt_sum *s)
 
 /* ---- sums ---- */
 
-BODY measure_body(const float *x, int n, tt_sum *sum, tt_sum *abs)
+BODY measure_body(const float *x, int n, tt_sum *sum)
 {
     tt_sum t = *sum; /* a local copy, which the compiler knows not to overlap x */
     int i = 0;
@@ -35,20 +35,19 @@ BODY measure_body(const float *x, int n, tt_sum *sum, tt_sum *abs)
         for (int k = 0; k < TT_SUM_LANES; k++) t.lane[k] += (double)x[i + k] * x[i + k];
     for (int k = 0; i + k < n; k++) t.lane[k] += (double)x[i + k] * x[i + k];
     *sum = t;
-    if (!abs) return;
-    for (i = 0; i < n; i++) abs->lane[i % TT_SUM_LANES] += fabs((double)x[i]);
 }
 
-BODY prepare_body(float *g, const float *w, int n, float divisor, float l2, float l1, tt_sum *sum)
+BODY prepare_body(float *to, const float *g, const float *w, int n, float share, float l2, float l1,
+                  tt_sum *sum)
 {
     if (l1 != 0) {
-        EACH g[i] = g[i] / divisor + l2 * w[i] + l1 * (float)((w[i] > 0) - (w[i] < 0));
+        EACH to[i] = g[i] * share + l2 * w[i] + l1 * (float)((w[i] > 0) - (w[i] < 0));
     } else if (l2 != 0) {
-        EACH g[i] = g[i] / divisor + l2 * w[i];
-    } else if (divisor != 1) {
-        EACH g[i] = g[i] / divisor;
+        EACH to[i] = g[i] * share + l2 * w[i];
+    } else {
+        EACH to[i] = g[i] * share;
     }
-    measure_body(g, n, sum, NULL);
+    measure_body(to, n, sum);
 }
 
 BODY clip_body(float *g, int n, float most, tt_sum *sum)
@@ -59,7 +58,7 @@ BODY clip_body(float *g, int n, float most, tt_sum *sum)
         x = x > most ? most : x;
         g[i] = x < -most ? -most : x;
     }
-    measure_body(g, n, sum, NULL);
+    measure_body(g, n, sum);
 }
 
 /* ---- rules ---- */
@@ -208,18 +207,18 @@ BODY lamb_body(const tt_chunk *c, const tt_factors *f)
     }
 
 #define SET(isa_, isa_name, target_)                                                               \
-    target_ static void prepare_##isa_(float *g, const float *w, int n, float divisor, float l2,   \
-                                       float l1, tt_sum *sum)                                      \
+    target_ static void prepare_##isa_(float *to, const float *g, const float *w, int n,           \
+                                       float share, float l2, float l1, tt_sum *sum)               \
     {                                                                                              \
-        prepare_body(g, w, n, divisor, l2, l1, sum);                                               \
+        prepare_body(to, g, w, n, share, l2, l1, sum);                                             \
     }                                                                                              \
     target_ static void clip_##isa_(float *g, int n, float most, tt_sum *sum)                      \
     {                                                                                              \
         clip_body(g, n, most, sum);                                                                \
     }                                                                                              \
-    target_ static void measure_##isa_(const float *x, int n, tt_sum *sum, tt_sum *abs)            \
+    target_ static void measure_##isa_(const float *x, int n, tt_sum *sum)                         \
     {                                                                                              \
-        measure_body(x, n, sum, abs);                                                              \
+        measure_body(x, n, sum);                                                                   \
     }                                                                                              \
     target_ static void stat_##isa_(const tt_chunk *c, float samples, float momentum)              \
     {                                                                                              \

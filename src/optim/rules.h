@@ -47,13 +47,13 @@ typedef void (*tt_rule)(const tt_chunk *c, const tt_factors *f);
 typedef struct tt_rules {
     const char *isa; /* "avx512", "avx2", "any" */
 
-    /* g = g / divisor + l2 * w + l1 * sign(w), its squares into `sum`. */
-    void (*prepare)(float *g, const float *w, int n, float divisor, float l2, float l1,
-                    tt_sum *sum);
+    /* to = g * share + l2 * w + l1 * sign(w), its squares into `sum`. `to` may be g. */
+    void (*prepare)(float *to, const float *g, const float *w, int n, float share, float l2,
+                    float l1, tt_sum *sum);
     /* g into [-most, most], then its squares into `sum`. NaN stays NaN. */
     void (*clip)(float *g, int n, float most, tt_sum *sum);
-    /* The squares of x into `sum`; absolute values into `abs` too, unless NULL. */
-    void (*measure)(const float *x, int n, tt_sum *sum, tt_sum *abs);
+    /* The squares of x into `sum`. */
+    void (*measure)(const float *x, int n, tt_sum *sum);
     /* Running statistics: w = (1 - momentum) w + momentum * (g / samples). */
     void (*stat)(const tt_chunk *c, float samples, float momentum);
 

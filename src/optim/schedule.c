@@ -47,21 +47,6 @@ static const struct {
     [TT_COSINE] = {"cosine", fall_keys, TT_COUNT(fall_keys)},
 };
 
-static tt_err kind_of(const char *name, const tt_node *at, tt_schedule_kind *out)
-{
-    const char *names[TT_COUNT(kinds)], *near;
-
-    for (int i = 0; i < TT_COUNT(kinds); i++) {
-        names[i] = kinds[i].name;
-        if (strcmp(name, names[i])) continue;
-        *out = (tt_schedule_kind)i;
-        return TT_OK;
-    }
-    near = tt_nearest(name, names, TT_COUNT(kinds));
-    if (near) return tt_node_fail(at, "unknown schedule '%s': did you mean '%s'?", name, near);
-    return tt_node_fail(at, "unknown schedule '%s': it is constant, step, linear or cosine", name);
-}
-
 /* "500", "500 steps", "2 epoch", "0.5 epochs" as steps, at least `least`. */
 static tt_err read_length(const tt_node *at, const char *key, const char *text, int64_t least,
                           int64_t steps_per_epoch, int64_t *out)
@@ -135,14 +120,16 @@ tt_err tt_schedule_read(tt_node *n, int64_t total_steps, int64_t steps_per_epoch
     const char *name;
     tt_node *at, *args;
     draft d = {0};
+    int kind;
     tt_err err;
 
     *out = (tt_schedule){.kind = TT_CONSTANT};
     if (!n) return TT_OK;
     if ((err = tt_node_kind_of(n, "schedule", &name, &at, &args))) return err;
-    if ((err = kind_of(name, at, &out->kind))) return err;
-    if ((err = tt_node_read(args, name, kinds[out->kind].keys, kinds[out->kind].key_count, &d)))
+    if ((err = tt_node_pick(at, "schedule", name, kinds, sizeof *kinds, TT_COUNT(kinds), &kind)))
         return err;
+    out->kind = (tt_schedule_kind)kind;
+    if ((err = tt_node_read(args, name, kinds[kind].keys, kinds[kind].key_count, &d))) return err;
     out->warmup_from = d.warmup_from;
     out->end = d.end;
     out->gamma = d.gamma;

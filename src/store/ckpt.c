@@ -250,9 +250,23 @@ int64_t tt_ckpt_step(const tt_ckpt *c)
     return c->m.step;
 }
 
+bool tt_ckpt_finite(const tt_ckpt *c)
+{
+    return c->m.finite;
+}
+
 const json_t *tt_ckpt_meta(const tt_ckpt *c)
 {
     return json_object_get(c->m.root, "meta");
+}
+
+const tt_tensors *tt_ckpt_file(const tt_ckpt *c, const char *name)
+{
+    for (int i = 0; i < c->file_count; i++) {
+        const json_t *item = json_array_get(c->m.files, (size_t)i);
+        if (!strcmp(name, json_string_value(json_object_get(item, "name")))) return c->files[i];
+    }
+    return NULL;
 }
 
 const tt_entry *tt_ckpt_find(const tt_ckpt *c, const char *name)
@@ -328,6 +342,17 @@ static tt_err step_path(const char *folder, int64_t step, char path[PATH_ROOM])
     return path_join(folder, name, path);
 }
 
+/* A checkpoint to go on from: one that is intact but not finite has nothing to offer. */
+static tt_err open_good(const char *path, int64_t step, bool verify, tt_ckpt **out)
+{
+    tt_err err = open_step(path, step, verify, out);
+
+    if (err || tt_ckpt_finite(*out)) return err;
+    tt_ckpt_close(*out);
+    *out = NULL;
+    return tt_fail(TT_EFORMAT, "%s holds numbers that are not finite", path);
+}
+
 static tt_err open_newest(const char *folder, bool verify, tt_ckpt **out)
 {
     char path[PATH_ROOM], newest[512] = "";
@@ -338,7 +363,7 @@ static tt_err open_newest(const char *folder, bool verify, tt_ckpt **out)
     if ((err = list_steps(folder, &steps, &count))) return err;
     for (int i = count - 1; i >= 0; i--) {
         if ((err = step_path(folder, steps[i], path))) break;
-        err = open_step(path, steps[i], verify, out);
+        err = open_good(path, steps[i], verify, out);
         if (!err || err == TT_ENOMEM) break;
         tt_warn("checkpoint of step %lld skipped: %s", (long long)steps[i], tt_message());
         if (!*newest) snprintf(newest, sizeof newest, "%s", tt_message());
@@ -347,7 +372,8 @@ static tt_err open_newest(const char *folder, bool verify, tt_ckpt **out)
     free(steps);
     if (err || *out) return err;
     if (count == 0) return tt_fail(TT_ECKPT, "no checkpoint in %s", folder);
-    return tt_fail(TT_ECKPT, "none of the %d checkpoints in %s is intact; the newest: %s", count,
+    return tt_fail(TT_ECKPT,
+                   "none of the %d checkpoints in %s is intact and finite; the newest: %s", count,
                    folder, newest);
 }
 
@@ -438,7 +464,7 @@ tt_err tt_ckpt_list(const char *folder, bool verify, tt_ckpt_info **out, int *co
     }
     for (int i = 0; i < n; i++) {
         if ((err = look(folder, steps[i], verify, &list[i], &better))) goto out;
-        if (list[i].valid) newest = &list[i];
+        if (list[i].valid && list[i].finite) newest = &list[i];
     }
     if (newest) newest->newest = true;
     tt_ckpt_mark_best(list, n, better);

@@ -128,7 +128,7 @@ static tt_err create_file(tt_events *e, const char *folder)
                      n) >= (int)sizeof e->path)
             return tt_fail(TT_EINVAL, "%.200s...: the path is too long", folder);
         e->fd = open(e->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-        if (e->fd >= 0) return TT_OK;
+        if (e->fd >= 0) return tt_dir_sync(folder);
         if (errno != EEXIST) break;
     }
     return tt_fail(TT_EIO, "create %s: %s", e->path, strerror(errno));
@@ -156,7 +156,7 @@ out:
 tt_err tt_events_flush(tt_events *e)
 {
     size_t done;
-    bool fine = write_all(e->fd, e->buffer, e->size, &done);
+    bool fine = tt_write_all(e->fd, e->buffer, e->size, &done);
     int why = errno;
 
     /* What was written stays written, even half a record: the rest follows with the next flush. */

@@ -22,23 +22,8 @@ static inline tt_err path_join(const char *folder, const char *name, char out[PA
     return tt_fail(TT_EINVAL, "%.200s...: the path is too long", folder);
 }
 
-/* All of it, or false and errno; *done (may be NULL) says how far it came. */
-static inline bool write_all(int fd, const void *data, size_t size, size_t *done)
-{
-    size_t at = 0;
-
-    while (at < size) {
-        ssize_t n = write(fd, (const char *)data + at, size - at);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) {
-            if (n == 0) errno = ENOSPC;
-            break;
-        }
-        at += (size_t)n;
-    }
-    if (done) *done = at;
-    return at == size;
-}
+/* Fsyncs the folder that holds `path`, which is new there. */
+tt_err tt_parent_sync(const char *path);
 
 /* TT_EINVAL unless name, shape and bytes of every entry agree and no name is there twice. */
 tt_err tt_entries_check(const tt_entry *entries, int count);

@@ -97,37 +97,24 @@ static void add_text(tt_journal *j, const char *s)
     add(j, s, strlen(s));
 }
 
-/* Bytes of the UTF-8 character at s, 0 if it is none. */
-static int utf8_size(const unsigned char *s)
-{
-    int n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
-
-    for (int i = 1; i < n; i++)
-        if (s[i] >> 6 != 2) return 0;
-    if (n == 2 && s[0] < 0xC2) return 0; /* written too long */
-    if (n == 3 && s[0] == 0xE0 && s[1] < 0xA0) return 0;
-    if (n == 3 && s[0] == 0xED && s[1] > 0x9F) return 0; /* half a surrogate */
-    if (n == 4 && (s[0] > 0xF4 || (s[0] == 0xF4 && s[1] > 0x8F))) return 0;
-    if (n == 4 && s[0] == 0xF0 && s[1] < 0x90) return 0;
-    return n;
-}
-
 static void add_string(tt_journal *j, const char *s)
 {
+    const char *end = s + strlen(s);
+
     add_text(j, "\"");
-    for (const unsigned char *p = (const unsigned char *)s; *p;) {
-        int n = utf8_size(p);
+    for (const char *p = s; p < end;) {
+        size_t n = tt_utf8_size(p, (size_t)(end - p));
         char code[8];
         if (n == 0) {
             add_text(j, "\xEF\xBF\xBD"); /* U+FFFD: there was something */
             n = 1;
         } else if (*p == '"' || *p == '\\') {
-            add(j, (char[]){'\\', (char)*p}, 2);
-        } else if (*p < 0x20) {
-            snprintf(code, sizeof code, "\\u%04x", *p);
+            add(j, (char[]){'\\', *p}, 2);
+        } else if (n == 1 && *p < 0x20) {
+            snprintf(code, sizeof code, "\\u%04x", (unsigned)*p);
             add_text(j, code);
         } else {
-            add(j, (const char *)p, (size_t)n);
+            add(j, p, n);
         }
         p += n;
     }
@@ -184,7 +171,7 @@ static tt_err commit(tt_journal *j)
     if (j->torn && ftruncate(j->fd, j->end))
         return tt_fail(TT_EIO, "write %s: %s", j->path, strerror(errno));
     j->torn = false;
-    if (write_all(j->fd, j->line, j->size, &done)) {
+    if (tt_write_all(j->fd, j->line, j->size, &done)) {
         j->end += (int64_t)j->size;
         return TT_OK;
     }
@@ -225,7 +212,7 @@ tt_err tt_journal_open(const char *path, int64_t after_step, tt_journal **out)
         err = tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
         goto out;
     }
-    if (j->end == 0 && (err = write_header(j))) goto out;
+    if (j->end == 0 && ((err = tt_parent_sync(path)) || (err = write_header(j)))) goto out;
     *out = j;
     j = NULL;
 out:

@@ -83,7 +83,7 @@ static tt_err make_new(const char *parent, const char *name, char path[PATH_ROOM
         if (getrandom(&mark, sizeof mark, 0) != sizeof mark) mark = (uint16_t)(getpid() + i);
         if (snprintf(path, PATH_ROOM, "%s/%s-%s-%04x", parent, clean, stamp, mark) >= PATH_ROOM)
             return tt_fail(TT_EINVAL, "%.200s...: the path is too long", parent);
-        if (!mkdir(path, 0777)) return TT_OK;
+        if (!mkdir(path, 0777)) return tt_dir_sync(parent);
         if (errno != EEXIST) break;
     }
     return tt_fail(TT_EIO, "make the folder %s: %s", path, strerror(errno));
@@ -112,7 +112,7 @@ static tt_err take_lock(const char *folder, bool resume, int *out)
     /* Without `resume` the lock file itself must be new: of two who start at once one wins. */
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | (resume ? 0 : O_EXCL), 0666);
     if (fd < 0 && errno == EEXIST)
-        return tt_fail(TT_EINVAL, "%s already holds a run: resume it, or choose another folder",
+        return tt_fail(TT_EINVAL, "%s already holds a run: go on with --resume, or choose another folder",
                        folder);
     if (fd < 0) return tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
     /* A look at the run (tt_run_look) holds the lock for a moment, so one refusal is none. */
@@ -142,19 +142,6 @@ fail:
     return err;
 }
 
-/* The summary is that of a run that has ended. This one goes on. */
-static tt_err retire_summary(const char *folder)
-{
-    char path[PATH_ROOM], old[PATH_ROOM];
-    tt_err err;
-
-    if ((err = path_join(folder, "summary.json", path)) ||
-        (err = path_join(folder, "summary.old.json", old)))
-        return err;
-    if (!rename(path, old) || errno == ENOENT) return TT_OK;
-    return tt_fail(TT_EIO, "rename %s to %s: %s", path, old, strerror(errno));
-}
-
 static tt_err find_folder(const char *parent, const char *name, const char *path, bool resume,
                           char out[PATH_ROOM])
 {
@@ -167,7 +154,7 @@ static tt_err find_folder(const char *parent, const char *name, const char *path
     if (resume && (stat(path, &st) || !S_ISDIR(st.st_mode)))
         return tt_fail(TT_EINVAL, "no run to resume: %s is not a folder", path);
     if (!resume && holds_run(path))
-        return tt_fail(TT_EINVAL, "%s already holds a run: resume it, or choose another folder",
+        return tt_fail(TT_EINVAL, "%s already holds a run: go on with --resume, or choose another folder",
                        path);
     return tt_dir_make(path);
 }
@@ -183,13 +170,25 @@ tt_err tt_run_dir_open(const char *parent, const char *name, const char *path, b
     d->lock = -1;
     if ((err = find_folder(parent, name, path, resume, d->open.path))) goto out;
     if ((err = take_lock(d->open.path, resume, &d->lock))) goto out;
-    if (resume && (err = retire_summary(d->open.path))) goto out;
     d->open.resumed = resume;
     *out = &d->open;
     d = NULL;
 out:
     tt_run_dir_close(d ? &d->open : NULL);
     return err;
+}
+
+tt_err tt_run_dir_begin(tt_run_dir *d)
+{
+    char path[PATH_ROOM], old[PATH_ROOM];
+    tt_err err;
+
+    if ((err = path_join(d->path, "summary.json", path)) ||
+        (err = path_join(d->path, "summary.old.json", old)))
+        return err;
+    if (!rename(path, old)) return tt_dir_sync(d->path);
+    if (errno == ENOENT) return TT_OK;
+    return tt_fail(TT_EIO, "rename %s to %s: %s", path, old, strerror(errno));
 }
 
 tt_err tt_run_dir_write(tt_run_dir *d, const char *file, const char *text)
@@ -308,15 +307,15 @@ tt_err tt_run_look(const char *path, tt_run_info *out)
     snprintf(out->status, sizeof out->status, "%s", status);
     out->step = last_step(out->path);
     if (out->step < 0) {
-        const json_t *step = json_object_get(out->summary, "step");
-        out->step = json_is_integer(step) ? json_integer_value(step) : 0;
+        const json_t *steps = json_object_get(out->summary, "steps");
+        out->step = json_is_integer(steps) ? json_integer_value(steps) : 0;
     }
     for (int i = 0; i < TT_COUNT(written); i++)
         out->updated = fmax(out->updated, changed(out->path, written[i]));
     if (!out->updated) out->updated = changed(out->path, ".");
+    out->made = changed(out->path, "job.yaml"); /* written once: a resumed run leaves it alone */
     out->started = stamp_of(out->name);
-    if (!out->started) out->started = json_number_value(json_object_get(out->summary, "started"));
-    if (!out->started) out->started = changed(out->path, "resolved.yaml");
+    if (!out->started) out->started = out->made;
     if (!out->started) out->started = out->updated;
     return TT_OK;
 }
@@ -326,6 +325,7 @@ static int by_start(const void *a, const void *b)
     const tt_run_info *x = a, *y = b;
 
     if (x->started != y->started) return x->started < y->started ? -1 : 1;
+    if (x->made != y->made) return x->made < y->made ? -1 : 1; /* stamps are of whole seconds */
     return strcmp(x->name, y->name);
 }
 

@@ -34,7 +34,7 @@ struct tt_saver {
     int keep, best;
     tt_arena *arena; /* names and lists */
     tt_entry *staged;
-    const void **source;
+    const tt_entry **source; /* the caller's, in the order of the staged */
     int count;
     part *parts;
     int part_count;
@@ -48,12 +48,13 @@ struct tt_saver {
     bool busy, quit;
     int64_t step;
     json_t *meta;
-    double score, begun;
+    double score;
+    bool ended; /* a save has, and nobody was told yet: */
+    int64_t ended_step;
     tt_err err; /* of the last save */
     char message[2048];
 
     _Atomic int64_t last_step;
-    _Atomic double last_seconds;
 };
 
 /* ---- writing one ---- */
@@ -219,12 +220,12 @@ static void prune(const tt_saver *s, const tt_ckpt_info *list, int count, bool f
 }
 
 /* For people and shell scripts; nothing here reads it. */
-static void write_pointer(const tt_saver *s, const char *name, int64_t step)
+static void write_pointer(const char *folder, const char *name, int64_t step)
 {
     char path[PATH_ROOM], text[64];
 
     snprintf(text, sizeof text, TT_STEP_DIR "\n", (long long)step);
-    if (path_join(s->folder, name, path) || tt_file_write(path, text, strlen(text)))
+    if (path_join(folder, name, path) || tt_file_write(path, text, strlen(text)))
         tt_warn("%s", tt_message());
 }
 
@@ -233,14 +234,14 @@ static void settle(tt_saver *s, bool finite)
     tt_ckpt_info *list;
     int count;
 
-    write_pointer(s, "LATEST", s->step);
+    if (finite) write_pointer(s->folder, "LATEST", s->step);
     if (tt_ckpt_list(s->folder, false, &list, &count)) {
         tt_warn("old checkpoints are not removed: %s", tt_message());
         return;
     }
     tt_ckpt_mark_best(list, count, s->best);
     for (int i = 0; i < count; i++)
-        if (list[i].best) write_pointer(s, "BEST", list[i].step);
+        if (list[i].best) write_pointer(s->folder, "BEST", list[i].step);
     prune(s, list, count, finite);
     free(list);
 }
@@ -257,7 +258,6 @@ static tt_err save_now(tt_saver *s)
     else if (err)
         tt_warn("checkpoint of step %lld not saved: %s", (long long)s->step, tt_message());
     if (err) return err;
-    atomic_store(&s->last_seconds, tt_clock_s() - s->begun);
     atomic_store(&s->last_step, s->step);
     settle(s, finite);
     return TT_OK;
@@ -279,6 +279,8 @@ static void *work(void *arg)
         pthread_mutex_lock(&s->lock);
         s->err = err;
         snprintf(s->message, sizeof s->message, "%s", err ? tt_message() : "");
+        s->ended = true;
+        s->ended_step = s->step;
         s->busy = false;
         pthread_cond_broadcast(&s->changed);
     }
@@ -333,7 +335,7 @@ static tt_err lay_out(tt_saver *s, const tt_saver_opts *o)
             if (strcmp(o->file[i], p->name)) continue;
             *e = o->entries[i];
             e->name = tt_arena_strdup(s->arena, e->name);
-            s->source[s->count++] = e->data;
+            s->source[s->count++] = &o->entries[i];
             if (__builtin_add_overflow(at, (size_t)e->bytes, &end) || end > SIZE_MAX - ALIGN)
                 return tt_fail(TT_EINVAL, "the sizes of the tensors overflow 64 bits");
             at = (end + ALIGN - 1) / ALIGN * ALIGN;
@@ -371,6 +373,39 @@ static tt_err tidy(const char *folder)
     }
     tt_dir_free(names, count);
     return err;
+}
+
+/* One that was set aside before goes: the place is for the latest that went wrong there. */
+static tt_err rename_bad(const char *path)
+{
+    char bad[PATH_ROOM + 8];
+    tt_err err;
+
+    snprintf(bad, sizeof bad, "%s.bad", path);
+    if ((err = remove_any(bad))) return err;
+    if (rename(path, bad))
+        return tt_fail(TT_EIO, "rename %s to %s: %s", path, bad, strerror(errno));
+    tt_warn("%s is set aside as %s", path, bad);
+    return TT_OK;
+}
+
+tt_err tt_ckpt_set_aside(const char *folder, int64_t step)
+{
+    tt_ckpt_info *list;
+    int count, moved = 0;
+    tt_err err = tt_ckpt_list(folder, false, &list, &count);
+
+    for (int i = 0; i < count && !err; i++)
+        if (list[i].step > step && !(err = rename_bad(list[i].path))) moved++;
+    free(list);
+    if (!moved) return err;
+    if (err || (err = tt_dir_sync(folder)) || (err = tt_ckpt_list(folder, false, &list, &count)))
+        return err;
+    write_pointer(folder, "LATEST", step);
+    for (int i = 0; i < count; i++)
+        if (list[i].best) write_pointer(folder, "BEST", list[i].step);
+    free(list);
+    return TT_OK;
 }
 
 static tt_err find_last(tt_saver *s)
@@ -415,7 +450,6 @@ tt_err tt_saver_open(const tt_saver_opts *o, tt_saver **out)
     s->keep = o->keep;
     s->best = o->best;
     atomic_init(&s->last_step, -1);
-    atomic_init(&s->last_seconds, 0);
     if ((err = tt_dir_make(s->folder)) || (err = tidy(s->folder))) goto out;
     if ((err = find_last(s)) || (err = lay_out(s, o)) || (err = start_thread(s))) goto out;
     *out = s;
@@ -435,10 +469,9 @@ tt_err tt_saver_save(tt_saver *s, int64_t step, json_t *meta, double score)
     }
     pthread_mutex_lock(&s->lock);
     while (s->busy) pthread_cond_wait(&s->changed, &s->lock);
-    s->begun = tt_clock_s();
     for (int i = 0; i < s->count; i++)
         if (s->staged[i].bytes)
-            memcpy((void *)s->staged[i].data, s->source[i], (size_t)s->staged[i].bytes);
+            memcpy((void *)s->staged[i].data, s->source[i]->data, (size_t)s->staged[i].bytes);
     s->step = step;
     s->meta = meta;
     s->score = score;
@@ -460,9 +493,22 @@ tt_err tt_saver_wait(tt_saver *s)
     return err;
 }
 
-int64_t tt_saver_last(tt_saver *s, double *seconds)
+bool tt_saver_ended(tt_saver *s, int64_t *step, tt_err *err)
 {
-    if (seconds) *seconds = atomic_load(&s->last_seconds);
+    bool ended;
+
+    pthread_mutex_lock(&s->lock);
+    ended = s->ended;
+    s->ended = false;
+    *step = s->ended_step;
+    *err = s->err;
+    if (ended && *err) tt_repeat(*err, s->message);
+    pthread_mutex_unlock(&s->lock);
+    return ended;
+}
+
+int64_t tt_saver_last(tt_saver *s)
+{
     return atomic_load(&s->last_step);
 }
 

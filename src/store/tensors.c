@@ -7,7 +7,6 @@
 #include "inner.h"
 
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -337,17 +336,6 @@ const char *tt_tensors_note(const tt_tensors *t, const char *key)
 
 /* ---- numbers ---- */
 
-static float from_f16(uint16_t h)
-{
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31, rest = h & 1023, bits;
-    float f;
-
-    if (exponent == 0) return (sign ? -1.0f : 1.0f) * ldexpf((float)rest, -24);
-    bits = sign | rest << 13 | (exponent == 31 ? 255u << 23 : (exponent + 112) << 23);
-    memcpy(&f, &bits, 4);
-    return f;
-}
-
 tt_err tt_entry_floats(const tt_entry *e, float *out, int64_t n)
 {
     const char *from = e->data; /* of any alignment: a foreign file may put it anywhere */
@@ -373,7 +361,7 @@ tt_err tt_entry_floats(const tt_entry *e, float *out, int64_t n)
         }
         memcpy(&half, from, 2);
         if (e->type == TT_F16) {
-            out[i] = from_f16(half);
+            out[i] = tt_half(half);
         } else {
             uint32_t bits = (uint32_t)half << 16;
             memcpy(&out[i], &bits, 4);
@@ -538,7 +526,7 @@ static bool put_bytes(int fd, tt_sha *sha, const void *data, size_t size)
     for (size_t n; size; p += n, size -= n) {
         n = size < CHUNK ? size : CHUNK;
         tt_sha_add(sha, p, n);
-        if (!write_all(fd, p, n, NULL)) return false;
+        if (!tt_write_all(fd, p, n, NULL)) return false;
     }
     return true;
 }
@@ -596,10 +584,10 @@ out:
     return err;
 }
 
-static tt_err sync_parent(const char *path)
+tt_err tt_parent_sync(const char *path)
 {
     const char *slash = strrchr(path, '/');
-    char folder[4096];
+    char folder[PATH_ROOM];
 
     if (!slash) return tt_dir_sync(".");
     snprintf(folder, sizeof folder, "%.*s", (int)(slash == path ? 1 : slash - path), path);
@@ -630,5 +618,5 @@ tt_err tt_tensors_write(const char *path, const tt_entry *entries, int count, js
         unlink(temp);
         return err;
     }
-    return sync_parent(path);
+    return tt_parent_sync(path);
 }

@@ -1,8 +1,9 @@
 /* tensor: shapes, layouts and kernels: the arithmetic, and nothing else.
  *
- * A kernel is single-threaded and works on one grain's worth of samples; threads run grains side by side.
- * There is one table of kernels per instruction set; `ref` is plain C and defines what is right (it takes
- * TT_PLAIN alone). The others are compiled from the same source, src/tensor/simd, and take every layout. */
+ * A kernel is single-threaded and works on one grain's worth of samples; threads run grains side by
+ * side. There is one table of kernels per instruction set; `ref` is plain C and defines what is
+ * right (it takes TT_PLAIN alone). The others are compiled from the same source, src/tensor/simd,
+ * and take every layout. */
 #ifndef TT_TENSOR_H
 #define TT_TENSOR_H
 
@@ -12,19 +13,22 @@ typedef struct tt_shape {
     int rank;
     int64_t dim[6];
 } tt_shape;
-int64_t tt_shape_count(tt_shape s);                              /* product of the dimensions, 1 for rank 0 */
-char *tt_shape_show(tt_shape s, char *buf, size_t size);         /* "10x24x24" */
+int64_t tt_shape_count(tt_shape s); /* product of the dimensions, 1 for rank 0 */
+char *tt_shape_show(tt_shape s, char *buf, size_t size); /* "10x24x24" */
 bool tt_shape_equal(tt_shape a, tt_shape b);
 
 /* How a batch of n images (c, h, w) lies in memory. Vectors are images with h = w = 1.
  *   PLAIN  [n][c][h][w]
  *   NHWC   [n][h][w][c]              channels innermost: many channels
- *   LANES  [n / L][c][h][w][L]       samples innermost, L = kernels' `lanes`: few channels, and dense layers.
- *          The last slice is padded. In activations padded lanes are finite; in gradients they are zero. */
+ *   LANES  [n / L][c][h][w][L]       samples innermost, L = kernels' `lanes`: few channels, and
+ * dense layers. The last slice is padded. In activations padded lanes are finite; in gradients they
+ * are zero. */
 typedef enum tt_layout { TT_PLAIN, TT_NHWC, TT_LANES } tt_layout;
 
 /* ---- Parameters: one flat array, of which every other module sees named spans ---- */
-typedef struct tt_span { int64_t at, n; } tt_span;
+typedef struct tt_span {
+    int64_t at, n;
+} tt_span;
 
 typedef enum tt_param_role {
     TT_WEIGHT, /* weights of dense and convolution: decayed                                    */
@@ -34,12 +38,12 @@ typedef enum tt_param_role {
 
 typedef struct tt_param {
     const char *name;
-    int64_t at, n;      /* span in the flat array        */
+    int64_t at, n; /* span in the flat array        */
     int rank;
     int64_t shape[6];
     tt_param_role role;
     bool frozen;
-    float momentum;     /* STAT only                     */
+    float momentum; /* STAT only                     */
 } tt_param;
 
 /* ---- A batch, as data makes it and the model takes it ---- */
@@ -52,103 +56,128 @@ typedef struct tt_batch {
 } tt_batch;
 tt_err tt_batch_open(int n_most, int64_t features, bool labels, int64_t targets, tt_batch *out);
 void tt_batch_close(tt_batch *b, int n_most, int64_t features, int64_t targets);
-tt_batch tt_batch_cut(const tt_batch *b, int first, int n, int64_t features, int64_t targets); /* a view */
+tt_batch tt_batch_cut(const tt_batch *b, int first, int n, int64_t features,
+                      int64_t targets); /* a view */
 
 /* ---- Windows: convolution and pooling ---- */
 typedef struct tt_window {
-    int c, h, w;           /* input                                    */
-    int o, oh, ow;         /* output channels and size                 */
-    int kh, kw, sh, sw, ph, pw, dh, dw; /* kernel, stride, padding (before), dilation; (padding after may be larger: oh, ow say) */
+    int c, h, w;                        /* input                                    */
+    int o, oh, ow;                      /* output channels and size                 */
+    int kh, kw, sh, sw, ph, pw, dh, dw; /* kernel, stride, padding (before), dilation; (padding
+                                           after may be larger: oh, ow say) */
     int groups;
 } tt_window;
 
-/* A convolution and what is fused behind it: y = relu(maxpool(conv(x) + b)). A dense layer is one with
- * h = w = kh = kw = 1. Weights are (o, c / groups, kh, kw), as elsewhere. */
+/* A convolution and what is fused behind it: y = relu(maxpool(conv(x) + b)). A dense layer is one
+ * with h = w = kh = kw = 1. Weights are (o, c / groups, kh, kw), as elsewhere. */
 typedef struct tt_conv {
     tt_window win;
-    tt_layout layout;      /* of x and y both                                                   */
+    tt_layout layout; /* of x and y both                                                   */
     bool bias, relu;
-    bool pool;             /* LANES only: max pooling behind it ...                             */
-    int pkh, pkw, psh, psw;/* ... window and stride, no padding, no overlap                     */
-    int poh, pow_;         /* ... and the size of y                                             */
+    bool pool;              /* LANES only: max pooling behind it ...                             */
+    int pkh, pkw, psh, psw; /* ... window and stride, no padding, no overlap                     */
+    int poh, pow_;          /* ... and the size of y                                             */
 } tt_conv;
 
 typedef struct tt_conv_args {
     int n;
-    const float *x, *w, *b;    /* b NULL: no bias                                               */
-    const float *packed;       /* what conv_pack made of w                                      */
-    float *y;                  /* output                                                        */
-    uint8_t *pick;             /* pool: which of the window won, or 255: none (relu)            */
-    float *dy;                 /* gradient of y; backward may overwrite it                      */
-    float *dx; bool dx_add;    /* NULL: not wanted; add to what is there                        */
-    float *dw, *db; bool dw_add; /* NULL: frozen                                                */
-    void *scratch;             /* conv_scratch bytes, 64-aligned                                */
+    const float *x, *w, *b; /* b NULL: no bias                                               */
+    const float *packed;    /* what conv_pack made of w                                      */
+    float *y;               /* output                                                        */
+    uint8_t *pick;          /* pool: which of the window won, or 255: none (relu)            */
+    float *dy;              /* gradient of y; backward may overwrite it                      */
+    float *dx;
+    bool dx_add; /* NULL: not wanted; add to what is there                        */
+    float *dw, *db;
+    bool dw_add;   /* NULL: frozen                                                */
+    void *scratch; /* conv_scratch bytes, 64-aligned                                */
 } tt_conv_args;
 
-typedef struct tt_pool_args { /* outer x (h, w) x inner: PLAIN (n*c, 1), NHWC (n, c), LANES (slices*c, L)      */
-    tt_window win;            /* c, o, groups unused                                                     */
+typedef struct tt_pool_args { /* outer x (h, w) x inner: PLAIN (n*c, 1), NHWC (n, c), LANES
+                                 (slices*c, L)      */
+    tt_window win; /* c, o, groups unused                                                     */
     int64_t outer, inner;
-    bool count_pad;           /* average: padding counts in the divisor                                  */
-    const float *x; float *y; uint8_t *pick; /* pick: index in the window (up to 255 elements), 255: all padding; NULL: not kept */
-    const float *dy; float *dx; bool dx_add;
+    bool count_pad; /* average: padding counts in the divisor                                  */
+    const float *x;
+    float *y;
+    uint8_t *
+        pick; /* pick: index in the window (up to 255 elements), 255: all padding; NULL: not kept */
+    const float *dy;
+    float *dx;
+    bool dx_add;
 } tt_pool_args;
 
-typedef struct tt_norm_args { /* batch norm: a x c x b: PLAIN (n, c, hw), NHWC (n*hw, c, 1), LANES (slices, c, hw*L) */
+typedef struct tt_norm_args { /* batch norm: a x c x b: PLAIN (n, c, hw), NHWC (n*hw, c, 1), LANES
+                                 (slices, c, hw*L) */
     int64_t a, c, b;
-    int lanes, valid;         /* lanes > 0: LANES, and how many lanes of the last slice are samples      */
-    float eps; bool relu;     /* relu fused behind                                                       */
+    int lanes, valid; /* lanes > 0: LANES, and how many lanes of the last slice are samples      */
+    float eps;
+    bool relu; /* relu fused behind                                                       */
     const float *x, *gamma, *beta;
-    const float *shift;       /* (c): subtracted before sums are taken (the running mean)                */
-    double *sums;             /* (2c + 1): sum, sum of squares of x - shift; count.   Backward: sum dy, sum dy*xhat */
-    float *mean, *rstd;       /* (c) each                                                                */
-    const float *add;         /* NULL, or a tensor added before the relu: y = relu(bn(x) + add)          */
+    const float *shift; /* (c): subtracted before sums are taken (the running mean) */
+    double *sums; /* (2c + 1): sum, sum of squares of x - shift; count.   Backward: sum dy, sum
+                     dy*xhat */
+    float *mean, *rstd; /* (c) each */
+    const float *add; /* NULL, or a tensor added before the relu: y = relu(bn(x) + add)          */
     float *y;
-    float *dy, *dx; bool dx_add; /* dy is masked by the relu in place (so it is also add's gradient)     */
-    float *dgamma, *dbeta; bool dw_add;
+    float *dy, *dx;
+    bool dx_add; /* dy is masked by the relu in place (so it is also add's gradient)     */
 } tt_norm_args;
 
-typedef struct tt_rows_args { /* layer norm, softmax: over the middle of outer x d x inner                */
+typedef struct tt_rows_args { /* layer norm, softmax: over the middle of outer x d x inner */
     int64_t outer, d, inner;
     float eps;
-    const float *x, *gamma, *beta; float *y;
-    float *mean, *rstd;       /* (outer * inner) each, kept for backward                                 */
-    const float *dy; float *dx; bool dx_add;
-    float *dgamma, *dbeta; bool dw_add;
+    const float *x, *gamma, *beta;
+    float *y;
+    float *mean, *rstd; /* (outer * inner) each, kept for backward */
+    const float *dy;
+    float *dx;
+    bool dx_add;
+    float *dgamma, *dbeta;
+    bool dw_add;
 } tt_rows_args;
 
 typedef enum tt_unary { TT_RELU, TT_GELU, TT_TANH, TT_SIGMOID } tt_unary;
 
 typedef struct tt_drop_args {
-    int n; int64_t c, hw; tt_layout layout;
-    float p; uint64_t key; const uint64_t *place; /* keep = philox(key; place, element c*hw + pixel): layout plays no part */
-    const float *x; float *y;                     /* backward: x is dy, y is dx                          */
+    int n;
+    int64_t c, hw;
+    tt_layout layout;
+    float p;
+    uint64_t key;
+    const uint64_t
+        *place; /* keep = philox(key; place, element c*hw + pixel): layout plays no part */
+    const float *x;
+    float *y; /* backward: x is dy, y is dx                          */
     bool add;
 } tt_drop_args;
 
 typedef enum tt_loss_kind { TT_LOSS_SOFTMAX, TT_LOSS_NLL, TT_LOSS_MSE, TT_LOSS_BCE } tt_loss_kind;
 typedef struct tt_loss_args {
     tt_loss_kind kind;
-    int n; int64_t d;                   /* x is (n, d), PLAIN                                            */
+    int n;
+    int64_t d; /* x is (n, d), PLAIN                                            */
     const float *x;
-    const int32_t *label; const float *target;
-    const float *class_weight;          /* (d) or NULL                                                   */
+    const int32_t *label;
+    const float *target;
+    const float *class_weight; /* (d) or NULL                                                   */
     float smoothing;
-    float *dx;                          /* NULL: forward only. Gradient of the *sum*, unnormalised       */
-    double loss, weight;                /* out: sum of losses, sum of weights (rows that count)          */
-    int64_t correct, top5, rows;        /* out: classification (and BCE, d = 1); rows with a label       */
+    float *dx;                   /* NULL: forward only. Gradient of the *sum*, unnormalised       */
+    double loss, weight;         /* out: sum of losses, sum of weights (rows that count)          */
+    int64_t correct, top5, rows; /* out, of labels and of BCE with d = 1; rows: how many counted   */
 } tt_loss_args;
 
 /* ---- The table ---- */
 typedef struct tt_kernels {
-    const char *name;                   /* "ref", "generic", "avx2", "avx512"                            */
-    int lanes;                          /* L of the LANES layout; 0: PLAIN alone                         */
+    const char *name; /* "ref", "generic", "avx2", "avx512"                            */
+    int lanes;        /* L of the LANES layout; 0: PLAIN alone                         */
 
-    /* Convolution and dense. conv_layout says which layout is fastest for a window, from shape and the
-     * usual number of samples alone, never from timing. */
+    /* Convolution and dense. conv_layout says which layout is fastest for a window, from shape and
+     * the usual number of samples alone, never from timing. */
     tt_layout (*conv_layout)(const tt_window *w, int n);
-    size_t (*conv_packed)(const tt_conv *c);                 /* floats of packed weights, 0 if none       */
+    size_t (*conv_packed)(const tt_conv *c); /* floats of packed weights, 0 if none       */
     void (*conv_pack)(const tt_conv *c, const float *w, float *packed);
-    size_t (*conv_scratch)(const tt_conv *c, int n);         /* bytes                                     */
+    size_t (*conv_scratch)(const tt_conv *c, int n); /* bytes                                     */
     void (*conv_forward)(const tt_conv *c, const tt_conv_args *a);
     void (*conv_backward)(const tt_conv *c, const tt_conv_args *a);
 
@@ -157,32 +186,34 @@ typedef struct tt_kernels {
     void (*avgpool_forward)(const tt_pool_args *a);
     void (*avgpool_backward)(const tt_pool_args *a);
 
-    void (*norm_sums)(const tt_norm_args *a);                /* x -> sums                                 */
-    void (*norm_forward)(const tt_norm_args *a);             /* mean, rstd given -> y                     */
-    void (*norm_backward_sums)(const tt_norm_args *a);       /* dy (masked), x -> sums                    */
-    void (*norm_backward)(const tt_norm_args *a);            /* sums -> dx, dgamma, dbeta                 */
+    void (*norm_sums)(const tt_norm_args *a);    /* x -> sums                                 */
+    void (*norm_forward)(const tt_norm_args *a); /* mean, rstd given -> y                     */
+    void (*norm_backward_sums)(const tt_norm_args *a); /* dy (masked), x -> sums */
+    void (*norm_backward)(const tt_norm_args *a); /* sums -> dx                                */
 
     void (*layernorm_forward)(const tt_rows_args *a);
-    void (*layernorm_backward)(const tt_rows_args *a);       /* inner = 1 or LANES                        */
+    void (*layernorm_backward)(const tt_rows_args *a); /* inner = 1 or LANES */
     void (*softmax_forward)(const tt_rows_args *a, bool log);
-    void (*softmax_backward)(const tt_rows_args *a, bool log); /* x is y, the forward's output            */
+    void (*softmax_backward)(const tt_rows_args *a, bool log); /* x is y, the forward's output */
 
     void (*unary_forward)(tt_unary f, int64_t n, const float *x, float *y);
     /* GELU goes by x, the others by y: the one that is not read may be NULL. dx may be dy. */
-    void (*unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy, float *dx, bool add);
-    void (*add)(int64_t n, const float *a, const float *b, float *y);    /* y may be a                    */
+    void (*unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
+                           float *dx, bool add);
+    void (*add)(int64_t n, const float *a, const float *b, float *y); /* y may be a */
     void (*mul)(int64_t n, const float *a, const float *b, float *y, bool accumulate);
     void (*scale)(int64_t n, float k, float *y);
-    void (*dropout)(const tt_drop_args *a);                  /* forward, and backward on dy               */
-    void (*reorder)(int n, int64_t c, int64_t hw, tt_layout from, const float *x, tt_layout to, float *y, bool add);
+    void (*dropout)(const tt_drop_args *a); /* forward, and backward on dy               */
+    void (*reorder)(int n, int64_t c, int64_t hw, tt_layout from, const float *x, tt_layout to,
+                    float *y, bool add);
     void (*loss)(tt_loss_args *a);
 } tt_kernels;
 
-/* "auto": the best this CPU runs (tried, not only announced); else by name. TT_EENV if it cannot run here;
- * TT_EINVAL if the name is unknown. TUTTI_KERNELS in the environment overrides "auto". */
+/* "auto": the best this CPU runs (tried, not only announced); else by name. TT_EENV if it cannot
+ * run here; TT_EINVAL if the name is unknown. TUTTI_KERNELS in the environment overrides "auto". */
 tt_err tt_kernels_find(const char *name, const tt_kernels **out);
-int tt_kernels_all(const tt_kernels *const **out);           /* those this CPU can run, best first        */
-double tt_peak_gflops(const tt_kernels *k);                  /* one core's float32 peak, measured in 20 ms */
+int tt_kernels_all(const tt_kernels *const **out); /* those this CPU can run, best first        */
+double tt_peak_gflops(const tt_kernels *k);        /* one core's float32 peak, measured in 20 ms */
 
 /* What the CPU offers, for `tutti doctor`: "avx2 fma f16c ..." */
 const char *tt_cpu_features(char *buf, size_t size);

@@ -1,9 +1,11 @@
 /* crew: threads that run grains side by side.
  *
- * Each worker has a run of its own, so the only place where they meet inside a pass is a TT_SUM: batch norm over
- * all grains in flight. Every worker then makes the same calls in the same order, so the same barriers
- * match. Sums are taken in worker order: they depend on who takes part, never on timing. */
+ * Each worker has a run of its own, so the only place where they meet inside a pass is a TT_SUM:
+ * batch norm over all grains in flight. Every worker then makes the same calls in the same order,
+ * so the same barriers match. Sums are taken in worker order: they depend on who takes part, never
+ * on timing. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,21 +16,28 @@ tt_err crew_open(crew *c, const tt_model *m, int threads, int grain, bool train,
     tt_wants wants = tt_model_wants(m);
     tt_err err;
 
-    *c = (crew){.model = m, .grain = grain, .train = train, .features = tt_shape_count(tt_model_input(m)),
-                .targets = wants.targets, .labels = wants.classes > 0};
+    *c = (crew){.model = m,
+                .grain = grain,
+                .train = train,
+                .features = tt_shape_count(tt_model_input(m)),
+                .targets = wants.targets,
+                .labels = wants.classes > 0};
     if ((err = tt_team_open(threads, &c->team))) return err;
     c->size = threads;
     c->workers = calloc((size_t)threads, sizeof *c->workers);
     c->total = calloc((size_t)tt_model_sum_most(m) + 1, sizeof *c->total);
     c->part_count = (val_count + grain - 1) / grain;
     c->parts = calloc((size_t)c->part_count + 1, sizeof *c->parts);
-    if (!c->workers || !c->total || !c->parts) return tt_fail(TT_ENOMEM, "no memory for %d threads", threads);
+    if (!c->workers || !c->total || !c->parts)
+        return tt_fail(TT_ENOMEM, "no memory for %d threads", threads);
     for (int i = 0; i < threads; i++) {
         worker *w = &c->workers[i];
         if ((err = tt_run_open(m, grain, train, &w->run))) return err;
         if ((err = tt_batch_open(grain, c->features, c->labels, c->targets, &w->eval))) return err;
         if (train && !(w->grad = tt_block_alloc((size_t)tt_model_size(m) * sizeof(float))))
-            return tt_fail(TT_ENOMEM, "no memory for the gradients of %d threads: use fewer with --threads", threads);
+            return tt_fail(TT_ENOMEM,
+                           "no memory for the gradients of %d threads: use fewer with --threads",
+                           threads);
     }
     return TT_OK;
 }
@@ -62,7 +71,8 @@ static void sum_round(crew *c, int me, double *value, int n)
     memcpy(value, c->total, (size_t)n * sizeof *value);
 }
 
-void crew_run(crew *c, int me, tt_pass pass, const tt_batch *in, bool add, uint64_t seed, bool together)
+void crew_run(crew *c, int me, tt_pass pass, const tt_batch *in, bool add, uint64_t seed,
+              bool together)
 {
     worker *w = &c->workers[me];
     tt_yield y;
@@ -90,14 +100,18 @@ void result_add(tt_result *to, const tt_result *from)
 
 tt_metrics metrics_of(const tt_model *m, const tt_result *r)
 {
-    tt_metrics out = {.loss = r->weight > 0 ? r->loss / r->weight : NAN, .accuracy = NAN, .top5 = NAN,
+    tt_metrics out = {.loss = r->weight > 0 ? r->loss / r->weight : NAN,
+                      .accuracy = NAN,
+                      .top5 = NAN,
                       .samples = (int64_t)r->samples};
     tt_wants wants = tt_model_wants(m);
 
     if (wants.classes && r->rows) out.accuracy = (double)r->correct / (double)r->rows;
     if (wants.classes > 5 && r->rows) out.top5 = (double)r->top5 / (double)r->rows;
     for (int i = 0; i < TT_LOSSES; i++)
-        out.part[i] = i < tt_model_loss_count(m) && r->part_weight[i] > 0 ? r->part[i] / r->part_weight[i] : NAN;
+        out.part[i] = i < tt_model_loss_count(m) && r->part_weight[i] > 0
+                          ? r->part[i] / r->part_weight[i]
+                          : NAN;
     return out;
 }
 
@@ -107,39 +121,42 @@ typedef struct eval_job {
     tt_split split;
     tt_order order;
     int64_t parts;
-    tt_err err;          /* the first one, with its message */
-    char message[1024];
 } eval_job;
 
 static void eval_member(void *arg, int me)
 {
     eval_job *j = arg;
     crew *c = j->c;
+    worker *w = &c->workers[me];
 
+    w->err = TT_OK;
     for (int64_t g = me; g < j->parts; g += c->size) {
-        tt_batch *b = &c->workers[me].eval;
         int n = tt_order_size(&j->order, g);
-        tt_err err = tt_data_fill(j->d, j->split, &j->order, g, 0, n, b);
-        if (err) {
-            j->err = err; /* two members may both fail: either message will do */
-            strncpy(j->message, tt_message(), sizeof j->message - 1);
+        if ((w->err = tt_data_fill(j->d, j->split, &j->order, g, 0, n, &w->eval))) {
+            snprintf(w->message, sizeof w->message, "%s", tt_message());
             return;
         }
-        crew_run(c, me, TT_PASS_EVAL, b, false, 0, false);
-        c->parts[g] = *tt_run_result(c->workers[me].run);
+        crew_run(c, me, TT_PASS_EVAL, &w->eval, false, 0, false);
+        c->parts[g] = *tt_run_result(w->run);
     }
 }
 
 tt_err crew_eval(crew *c, const tt_data *d, tt_split split, uint64_t seed, tt_metrics *out)
 {
-    eval_job j = {.c = c, .d = d, .split = split,
-                  .order = {.count = tt_data_count(d, split), .batch = c->grain, .by_pass = true, .seed = seed}};
+    eval_job j = {
+        .c = c,
+        .d = d,
+        .split = split,
+        .order = {
+            .count = tt_data_count(d, split), .batch = c->grain, .by_pass = true, .seed = seed}};
     tt_result sum = {0};
 
     j.parts = tt_order_steps(&j.order);
-    if (j.parts > c->part_count) return tt_fail(TT_EINVAL, "this split is larger than the one announced");
+    if (j.parts > c->part_count)
+        return tt_fail(TT_EINVAL, "this split is larger than the one announced");
     tt_team_run(c->team, eval_member, &j);
-    if (j.err) return tt_repeat(j.err, j.message);
+    for (int i = 0; i < c->size; i++)
+        if (c->workers[i].err) return tt_repeat(c->workers[i].err, c->workers[i].message);
     for (int64_t g = 0; g < j.parts; g++) result_add(&sum, &c->parts[g]);
     *out = metrics_of(c->model, &sum);
     return TT_OK;

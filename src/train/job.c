@@ -1,8 +1,11 @@
 /* job: the parts of a job file that belong to training, read by table. */
+#define _GNU_SOURCE
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "trainer.h"
 
@@ -13,7 +16,8 @@ tt_err tt_job_read(tt_tree *job, tt_job *out)
         {"model", TT_NODE, offsetof(tt_job, model), NULL, 0, 0, NULL, "input, layers and loss"},
         {"data", TT_NODE, offsetof(tt_job, data), "-", 0, 0, NULL, "where the samples come from"},
         {"train", TT_NODE, offsetof(tt_job, train), NULL, 0, 0, NULL, "how long and by which rule"},
-        {"checkpoint", TT_NODE, offsetof(tt_job, checkpoint), "{}", 0, 0, NULL, "when to save and what to keep"},
+        {"checkpoint", TT_NODE, offsetof(tt_job, checkpoint), "{}", 0, 0, NULL,
+         "when to save and what to keep"},
     };
     tt_node *root = tt_tree_root(job);
     tt_err err;
@@ -22,7 +26,9 @@ tt_err tt_job_read(tt_tree *job, tt_job *out)
     if ((err = tt_node_read(root, "the job", keys, TT_COUNT(keys), out))) return err;
     for (const char *p = out->name; *p; p++)
         if (*p == '/' || (unsigned char)*p < ' ' || p - out->name > 100 || *out->name == '.')
-            return tt_node_fail(tt_node_get(root, "name"), "name becomes a folder's name: no '/', no leading '.', at most 100 characters");
+            return tt_node_fail(
+                tt_node_get(root, "name"),
+                "name becomes a folder's name: no '/', no leading '.', at most 100 characters");
     return *out->name ? TT_OK : tt_node_fail(tt_node_get(root, "name"), "name is empty");
 }
 
@@ -49,25 +55,26 @@ static tt_err read_cadence(tt_node *n, const char *text, cadence *out)
         out->seconds = s;
         return TT_OK;
     }
-    return tt_node_fail(n, "'%s' is no interval: say 500 (steps), 1 epoch, 10m (a time) or never", text);
+    return tt_node_fail(n, "'%s' is no interval: say 500 (steps), 1 epoch, 10m (a time) or never",
+                        text);
 }
 
 static tt_err read_goal(tt_node *n, const char *text, goal *out)
 {
     static const char *const names[] = {"val.loss", "val.accuracy", "val.top5", "train.loss"};
     char metric[32], way[8], rest;
+    tt_err err;
+    int k;
 
     *out = (goal){{0}, 0};
     if (!*text || !strcmp(text, "none")) return TT_OK;
-    if (sscanf(text, "%31s %7s %c", metric, way, &rest) != 2 || (strcmp(way, "min") && strcmp(way, "max")))
-        return tt_node_fail(n, "'%s' is no goal: say a metric and min or max, like val.accuracy max", text);
-    for (int i = 0; i < TT_COUNT(names); i++)
-        if (!strcmp(names[i], metric)) out->sign = strcmp(way, "max") ? -1 : 1;
-    if (!out->sign) {
-        const char *near = tt_nearest(metric, names, TT_COUNT(names));
-        return tt_node_fail(n, "there is no metric '%s': %s%s%s", metric, near ? "did you mean '" : "use val.loss, val.accuracy, val.top5 or train.loss",
-                            near ? near : "", near ? "'?" : "");
-    }
+    if (sscanf(text, "%31s %7s %c", metric, way, &rest) != 2 ||
+        (strcmp(way, "min") && strcmp(way, "max")))
+        return tt_node_fail(
+            n, "'%s' is no goal: say a metric and min or max, like val.accuracy max", text);
+    if ((err = tt_node_pick(n, "metric", metric, names, sizeof *names, TT_COUNT(names), &k)))
+        return err;
+    out->sign = strcmp(way, "max") ? -1 : 1;
     memcpy(out->metric, metric, sizeof metric);
     return TT_OK;
 }
@@ -75,41 +82,68 @@ static tt_err read_goal(tt_node *n, const char *text, goal *out)
 tt_err read_train(tt_node *train, train_conf *out)
 {
     static const tt_key keys[] = {
-        {"epochs", TT_INT, offsetof(train_conf, epochs), "-", 1, 1e9, NULL, "how often to go over the data"},
-        {"steps", TT_INT, offsetof(train_conf, steps), "-", 1, 1e15, NULL, "how many steps, instead of epochs"},
+        {"epochs", TT_INT, offsetof(train_conf, epochs), "-", 1, 1e9, NULL,
+         "how often to go over the data"},
+        {"steps", TT_INT, offsetof(train_conf, steps), "-", 1, 1e15, NULL,
+         "how many steps, instead of epochs"},
         {"steps_per_epoch", TT_INT, offsetof(train_conf, steps_per_epoch), "-", 1, 1e12, NULL,
          "length of an epoch; the data order then goes on across epochs"},
-        {"batch", TT_INT, offsetof(train_conf, batch), "64", 1, 1 << 24, NULL, "samples of a step, over all workers"},
-        {"accumulate", TT_INT, offsetof(train_conf, accumulate), "1", 1, 65536, NULL, "grains a thread works through for one step"},
-        {"seed", TT_INT, offsetof(train_conf, seed), "1", 0, 9e15, NULL, "of weights, order, dropout and augmentation"},
-        {"threads", TT_INT, offsetof(train_conf, threads), "0", 0, 1024, NULL, "0: as many as there are CPUs"},
-        {"optimizer", TT_NODE, offsetof(train_conf, optimizer), NULL, 0, 0, NULL, "sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw or lamb"},
-        {"schedule", TT_NODE, offsetof(train_conf, schedule), "-", 0, 0, NULL, "constant, step, linear or cosine, with warmup"},
+        {"batch", TT_INT, offsetof(train_conf, batch), "64", 1, 1 << 24, NULL,
+         "samples of a step, over all workers"},
+        {"accumulate", TT_INT, offsetof(train_conf, accumulate), "1", 1, 65536, NULL,
+         "grains a thread works through for one step"},
+        {"seed", TT_INT, offsetof(train_conf, seed), "1", 0, 9e15, NULL,
+         "of weights, order, dropout and augmentation"},
+        {"threads", TT_INT, offsetof(train_conf, threads), "0", 0, 1024, NULL,
+         "0: as many as there are CPUs"},
+        {"optimizer", TT_NODE, offsetof(train_conf, optimizer), NULL, 0, 0, NULL,
+         "sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw or lamb"},
+        {"schedule", TT_NODE, offsetof(train_conf, schedule), "-", 0, 0, NULL,
+         "constant, step, linear or cosine, with warmup"},
         {"clip", TT_NODE, offsetof(train_conf, clip), "-", 0, 0, NULL, "{norm: x, value: y}"},
-        {"groups", TT_NODE, offsetof(train_conf, groups), "-", 0, 0, NULL, "other settings for parameters whose name matches"},
-        {"validate", TT_STRING, offsetof(train_conf, validate_text), "1 epoch", 0, 0, NULL, "when: 500, 1 epoch, 10m or never"},
-        {"early_stop", TT_NODE, offsetof(train_conf, early_stop), "-", 0, 0, NULL, "{metric: val.loss min, patience: 3, min_delta: 0}"},
-        {"log_every", TT_INT, offsetof(train_conf, log_every), "10", 1, 1e9, NULL, "steps between lines of metrics.jsonl"},
-        {"kernels", TT_STRING, offsetof(train_conf, kernels), "auto", 0, 0, NULL, "auto, or one of those that doctor lists"},
+        {"groups", TT_NODE, offsetof(train_conf, groups), "-", 0, 0, NULL,
+         "other settings for parameters whose name matches"},
+        {"validate", TT_STRING, offsetof(train_conf, validate_text), "1 epoch", 0, 0, NULL,
+         "when: 500, 1 epoch, 10m or never"},
+        {"early_stop", TT_NODE, offsetof(train_conf, early_stop), "-", 0, 0, NULL,
+         "{metric: val.loss min, patience: 3, min_delta: 0}"},
+        {"log_every", TT_INT, offsetof(train_conf, log_every), "10", 1, 1e9, NULL,
+         "steps from line to line of metrics.jsonl"},
+        {"kernels", TT_STRING, offsetof(train_conf, kernels), "auto", 0, 0, NULL,
+         "auto, or one of those that doctor lists"},
     };
-    struct { const char *metric; int64_t patience; double min_delta; } early = {0};
+    struct {
+        const char *metric;
+        int64_t patience;
+        double min_delta;
+    } early = {0};
     static const tt_key early_keys[] = {
-        {"metric", TT_STRING, offsetof(__typeof__(early), metric), "val.loss min", 0, 0, NULL, "what must get better"},
-        {"patience", TT_INT, offsetof(__typeof__(early), patience), "3", 1, 1e9, NULL, "validations without getting better"},
-        {"min_delta", TT_NUMBER, offsetof(__typeof__(early), min_delta), "0", 0, 1e9, NULL, "what counts as better"},
+        {"metric", TT_STRING, offsetof(__typeof__(early), metric), "val.loss min", 0, 0, NULL,
+         "what must get better"},
+        {"patience", TT_INT, offsetof(__typeof__(early), patience), "3", 1, 1e9, NULL,
+         "validations without getting better"},
+        {"min_delta", TT_NUMBER, offsetof(__typeof__(early), min_delta), "0", 0, 1e9, NULL,
+         "what counts as better"},
     };
     tt_err err;
 
     memset(out, 0, sizeof *out);
     if ((err = tt_node_read(train, "train", keys, TT_COUNT(keys), out))) return err;
     if (!out->epochs && !out->steps) return tt_node_fail(train, "train needs epochs or steps");
-    if (out->epochs && out->steps) return tt_node_fail(tt_node_get(train, "steps"), "train takes epochs or steps, not both");
+    if (out->epochs && out->steps)
+        return tt_node_fail(tt_node_get(train, "steps"),
+                            "train takes epochs or steps, not both: -s train.epochs=null takes the "
+                            "other out");
     if (out->batch < out->accumulate)
-        return tt_node_fail(tt_node_get(train, "accumulate"), "accumulate: %lld grains cannot be cut from a batch of %lld",
+        return tt_node_fail(tt_node_get(train, "accumulate"),
+                            "accumulate: %lld grains cannot be cut from a batch of %lld",
                             (long long)out->accumulate, (long long)out->batch);
-    if ((err = read_cadence(tt_node_get(train, "validate"), out->validate_text, &out->validate))) return err;
+    if ((err = read_cadence(tt_node_get(train, "validate"), out->validate_text, &out->validate)))
+        return err;
     if (!out->early_stop) return TT_OK;
-    if ((err = tt_node_read(out->early_stop, "early_stop", early_keys, TT_COUNT(early_keys), &early))) return err;
+    if ((err =
+             tt_node_read(out->early_stop, "early_stop", early_keys, TT_COUNT(early_keys), &early)))
+        return err;
     out->patience = early.patience;
     out->min_delta = early.min_delta;
     return read_goal(tt_node_get(out->early_stop, "metric"), early.metric, &out->early);
@@ -118,37 +152,142 @@ tt_err read_train(tt_node *train, train_conf *out)
 tt_err read_checkpoint(tt_node *checkpoint, save_conf *out)
 {
     static const tt_key keys[] = {
-        {"every", TT_STRING, offsetof(save_conf, every_text), "1 epoch", 0, 0, NULL, "when: 500, 1 epoch, 10m or never"},
-        {"keep", TT_INT, offsetof(save_conf, keep), "3", 0, 1e6, NULL, "how many of the newest; 0: all"},
-        {"best", TT_STRING, offsetof(save_conf, best_text), "none", 0, 0, NULL, "also keep the best, by e.g. val.accuracy max"},
+        {"every", TT_STRING, offsetof(save_conf, every_text), "1 epoch", 0, 0, NULL,
+         "when: 500, 1 epoch, 10m or never"},
+        {"keep", TT_INT, offsetof(save_conf, keep), "3", 0, 1e6, NULL,
+         "how many of the newest; 0: all"},
+        {"best", TT_STRING, offsetof(save_conf, best_text), "none", 0, 0, NULL,
+         "also keep the best, by e.g. val.accuracy max"},
     };
     tt_err err;
 
     memset(out, 0, sizeof *out);
     if ((err = tt_node_read(checkpoint, "checkpoint", keys, TT_COUNT(keys), out))) return err;
-    if ((err = read_cadence(tt_node_get(checkpoint, "every"), out->every_text, &out->every))) return err;
+    if ((err = read_cadence(tt_node_get(checkpoint, "every"), out->every_text, &out->every)))
+        return err;
     return read_goal(tt_node_get(checkpoint, "best"), out->best_text, &out->best);
 }
+
+tt_err find_kernels(tt_node *train, const train_conf *c, const tt_kernels **out)
+{
+    tt_err err = tt_kernels_find(c->kernels, out);
+    char message[512];
+
+    if (err != TT_EINVAL || !strcmp(c->kernels, "auto")) return err; /* else of the environment */
+    snprintf(message, sizeof message, "%s", tt_message());
+    return tt_node_fail(tt_node_get(train, "kernels"), "%s", message);
+}
+
+/* ---- what can be told ---- */
+
+bool is_val(const goal *g)
+{
+    return g->sign && !strncmp(g->metric, "val.", 4);
+}
+
+static tt_err check_goal(const tt_node *at, const goal *g, int classes, bool has_val)
+{
+    if (!is_val(g)) return TT_OK;
+    if (!has_val)
+        return tt_node_fail(at, "%s needs validation data: give data.val, or another metric",
+                            g->metric);
+    if (!strcmp(g->metric, "val.accuracy") && !classes)
+        return tt_node_fail(at, "val.accuracy needs a loss with classes: use val.loss");
+    if (!strcmp(g->metric, "val.top5") && classes <= 5)
+        return tt_node_fail(at, "val.top5 needs more than 5 classes, and there are %d", classes);
+    return TT_OK;
+}
+
+tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save, const tt_model *m,
+                   bool has_val)
+{
+    int classes = tt_model_wants(m).classes;
+    tt_err err;
+
+    if (c->early.sign) {
+        if (is_never(&c->validate))
+            return tt_node_fail(c->early_stop, "early_stop judges when it is time to validate, and "
+                                               "train.validate is never");
+        if ((err = check_goal(tt_node_get(c->early_stop, "metric"), &c->early, classes, has_val)))
+            return err;
+    }
+    if (!save || is_never(&save->every)) return TT_OK;
+    return check_goal(tt_node_get(job->checkpoint, "best"), &save->best, classes, has_val);
+}
+
+/* ---- a job as a whole ---- */
 
 tt_err tt_job_check(tt_tree *tree)
 {
     tt_job job;
     train_conf conf;
     save_conf save;
+    const tt_kernels *k;
     tt_model *m = NULL;
     tt_optim *o = NULL;
     tt_err err;
     int count;
 
     if ((err = tt_job_read(tree, &job)) || (err = read_train(job.train, &conf)) ||
-        (err = read_checkpoint(job.checkpoint, &save)))
+        (err = read_checkpoint(job.checkpoint, &save)) ||
+        (err = find_kernels(job.train, &conf, &k)))
         return err;
-    if ((err = tt_model_open(job.model, &(tt_model_opts){0}, &m))) return err;
+    if ((err = tt_model_open(job.model, &(tt_model_opts){.kernels = k}, &m))) return err;
     const tt_param *params = tt_model_params(m, &count);
     /* Lengths that only the data knows are taken as unknown but possible. */
     err = tt_optim_open(conf.optimizer, conf.schedule, conf.clip, conf.groups, params, count,
                         conf.steps ? conf.steps : 1000 * conf.epochs, 1000, &o);
+    /* A job without data gets rows from a program, and those may have a part to validate with. */
+    const tt_node *val = job.data ? tt_node_get(job.data, "val") : NULL;
+    if (!err) err = check_goals(&job, &conf, &save, m, !job.data || (val && !tt_node_is_null(val)));
     tt_optim_close(o);
     tt_model_close(m);
+    return err;
+}
+
+tt_err tt_job_check_data(tt_tree *tree, bool *absent)
+{
+    tt_job job;
+    tt_model *m = NULL;
+    tt_data *d = NULL;
+    tt_data_want want;
+    tt_err err;
+
+    *absent = false;
+    if ((err = tt_job_check(tree)) || (err = tt_job_read(tree, &job)) || !job.data) return err;
+    if ((err = tt_model_open(job.model, &(tt_model_opts){0}, &m))) return err;
+    want = tt_job_want(m);
+    err = tt_data_open(job.data, &want, 0, &d);
+    tt_data_close(d);
+    tt_model_close(m);
+    if (!err || err == TT_EINVAL || err == TT_ENOMEM) return err;
+    *absent = true;
+    return TT_OK;
+}
+
+tt_err tt_job_settle(tt_tree *job)
+{
+    tt_node *data = tt_tree_get(job, "data"), *dir = data ? tt_node_get(data, "dir") : NULL;
+    char *here = NULL;
+    tt_str path = {0};
+    tt_err err = TT_OK;
+
+    if (!dir || dir->kind != TT_SCALAR) return TT_OK;
+    if ((err = tt_data_expand(dir, dir->text, &path))) goto out;
+    if (!path.size || path.data[0] != '/') {
+        tt_str whole = {0};
+        if (!(here = getcwd(NULL, 0))) {
+            err = tt_fail(TT_EIO, "the current folder has no name: %s", strerror(errno));
+            goto out;
+        }
+        tt_str_add(&whole, path.size ? "%s/%s" : "%s", here, path.data);
+        tt_str_free(&path);
+        path = whole;
+    }
+    /* A folder with a '$' in its name can only be given by a variable. */
+    if (!strchr(path.data, '$')) tt_node_add(data, "dir", tt_node_scalar(job, dir, path.data));
+out:
+    tt_str_free(&path);
+    free(here);
     return err;
 }

@@ -25,13 +25,58 @@ static tt_err write_env(tt_trainer *t)
     tt_err err;
 
     gethostname(host, sizeof host - 1);
-    env = json_pack("{s:s, s:s, s:s, s:s, s:i}", "version", TT_VERSION, "host", host, "cpu", tt_cpu_model(cpu, sizeof cpu),
-                    "kernels", tt_model_kernels(t->model)->name, "threads", t->crew.size);
+    env =
+        json_pack("{s:s, s:s, s:s, s:s, s:i, s:s*, s:b}", "version", TT_VERSION, "host", host,
+                  "cpu", tt_cpu_model(cpu, sizeof cpu), "kernels", tt_model_kernels(t->model)->name,
+                  "threads", t->crew.size, "init", t->init, "partial", t->init_partial);
     text = env ? json_dumps(env, JSON_INDENT(2)) : NULL;
     json_decref(env);
     if (!text) return tt_fail(TT_ENOMEM, "no memory for env.json");
     err = tt_run_dir_write(t->dir, "env.json", text);
     free(text);
+    return err;
+}
+
+void report_read_init(tt_trainer *t)
+{
+    char path[4200];
+    json_t *env;
+    const char *init;
+
+    snprintf(path, sizeof path, "%s/env.json", t->dir->path);
+    env = json_load_file(path, 0, NULL);
+    if ((init = json_string_value(json_object_get(env, "init")))) {
+        if (!(t->init = strdup(init))) tt_mem_out(strlen(init));
+        t->init_partial = json_is_true(json_object_get(env, "partial"));
+    }
+    json_decref(env);
+}
+
+void report_log(tt_trainer *t)
+{
+    char path[4200];
+    int e;
+
+    snprintf(path, sizeof path, "%s/log.txt", t->dir->path);
+    e = tt_log_open(path);
+    t->logging = !e;
+    if (e) tt_warn("no log: %s: %s", path, strerror(e));
+}
+
+/* The resolved job: as it was read, with what was decided here. */
+static tt_err write_resolved(tt_trainer *t, const tt_train_opts *o)
+{
+    tt_node *train = t->job.train, *threads = tt_node_get(train, "threads");
+    char text[16];
+    tt_str s = {0};
+    tt_err err;
+
+    snprintf(text, sizeof text, "%d", t->crew.size);
+    tt_node_add(train, "threads", tt_node_scalar(o->job, threads, text));
+    if ((err = tt_job_settle(o->job))) return err;
+    tt_tree_print(tt_tree_root(o->job), true, &s);
+    err = tt_run_dir_write(t->dir, "resolved.yaml", s.data);
+    tt_str_free(&s);
     return err;
 }
 
@@ -42,8 +87,10 @@ static tt_err write_given(tt_trainer *t, const tt_train_opts *o)
     tt_str s = {0};
     tt_err err = TT_OK;
 
-    if (o->job_path && !tt_file_read(o->job_path, 0, &b)) tt_str_put(&s, b.data, b.size);
-    else tt_tree_print(tt_tree_root(o->job), false, &s);
+    if (o->job_path && !tt_file_read(o->job_path, 0, &b))
+        tt_str_put(&s, b.data, b.size);
+    else
+        tt_tree_print(tt_tree_root(o->job), false, &s);
     err = tt_run_dir_write(t->dir, "job.yaml", s.data ? s.data : "");
     tt_file_release(&b);
     tt_str_free(&s);
@@ -53,29 +100,44 @@ static tt_err write_given(tt_trainer *t, const tt_train_opts *o)
 tt_err report_open(tt_trainer *t, const tt_train_opts *o, int64_t after_step)
 {
     char path[4200];
-    tt_str s = {0};
     tt_err err;
 
     if (!t->dir->resumed) {
         if ((err = write_given(t, o))) return err;
         if (o->command && (err = tt_run_dir_write(t->dir, "command.txt", o->command))) return err;
     }
-    tt_tree_print(tt_tree_root(o->job), true, &s);
-    err = tt_run_dir_write(t->dir, "resolved.yaml", s.data);
-    tt_str_free(&s);
-    if (err || (err = write_env(t))) return err;
+    if ((err = write_resolved(t, o)) || (err = write_env(t))) return err;
     snprintf(path, sizeof path, "%s/metrics.jsonl", t->dir->path);
-    if ((err = tt_journal_open(path, t->dir->resumed ? (after_step < 0 ? 0 : after_step) : -1, &t->journal))) return err;
-    snprintf(path, sizeof path, "%s/log.txt", t->dir->path);
-    int e = tt_log_open(path);
-    if (e) tt_warn("no log: %s: %s", path, strerror(e));
-    tt_info("%s: %lld parameters, %s kernels, %d threads", t->job.name, (long long)t->size, tt_model_kernels(t->model)->name, t->crew.size);
+    if ((err = tt_journal_open(path, t->dir->resumed ? (after_step < 0 ? 0 : after_step) : -1,
+                               &t->journal)))
+        return err;
+    tt_info("%s: %lld parameters, %s kernels, %d threads", t->job.name,
+            (long long)tt_train_parameters(t), tt_model_kernels(t->model)->name, t->crew.size);
     return tt_events_open(t->dir->path, &t->events);
+}
+
+/* Metrics that cannot be written do not stop a training, but are told of, once. */
+static void look_at(tt_err err, bool *failed)
+{
+    if (err && !*failed)
+        tt_warn("metrics are lost, the training goes on without: %s", tt_message());
+    *failed |= err != TT_OK;
+}
+
+static void journal(tt_trainer *t, tt_err err)
+{
+    look_at(err, &t->journal_failed);
 }
 
 static void event(tt_trainer *t, const char *tag, double value)
 {
-    if (!isnan(value)) tt_events_scalar(t->events, t->step, tag, value);
+    if (!isnan(value)) look_at(tt_events_scalar(t->events, t->step, tag, value), &t->events_failed);
+}
+
+static void flush(tt_trainer *t)
+{
+    journal(t, tt_journal_flush(t->journal));
+    look_at(tt_events_flush(t->events), &t->events_failed);
 }
 
 void report_step(tt_trainer *t)
@@ -83,30 +145,31 @@ void report_step(tt_trainer *t)
     const tt_progress *p = &t->progress;
 
     if (!t->journal || (t->step % t->conf.log_every && !p->epoch_end && !p->end)) return;
-    tt_journal_line(t->journal, t->step, "train", "epoch", p->epoch, "loss", p->loss, "lr", p->lr, "grad_norm", p->grad_norm,
-                    "samples_per_s", p->samples_per_s, "step_ms", 1e3 * p->step_s, "data_ms", 1e3 * p->data_s, "forward_ms",
-                    1e3 * p->forward_s, "backward_ms", 1e3 * p->backward_s, "optim_ms", 1e3 * p->optim_s, NULL);
+    journal(t, tt_journal_line(t->journal, t->step, "train", "epoch", p->epoch, "loss", p->loss,
+                               "lr", p->lr, "grad_norm", p->grad_norm, "samples_per_s",
+                               p->samples_per_s, "step_ms", 1e3 * p->step_s, "data_ms",
+                               1e3 * p->data_s, "forward_ms", 1e3 * p->forward_s, "backward_ms",
+                               1e3 * p->backward_s, "optim_ms", 1e3 * p->optim_s, NULL));
     event(t, "train/loss", p->loss);
     event(t, "optim/lr", p->lr);
     event(t, "optim/grad_norm", p->grad_norm);
     event(t, "perf/samples_per_sec", p->samples_per_s);
     event(t, "perf/step_ms", 1e3 * p->step_s);
     event(t, "data/wait_ms", 1e3 * p->data_s);
-    if (p->epoch_end || p->end) {
-        tt_journal_flush(t->journal);
-        tt_events_flush(t->events);
-    }
+    if (p->epoch_end || p->end) flush(t);
 }
 
 void report_validation(tt_trainer *t)
 {
     const tt_metrics *v = &t->progress.val;
 
-    tt_info("step %lld: validation loss %.5f accuracy %.4f", (long long)t->step, v->loss, v->accuracy);
+    tt_info("step %lld: validation loss %.5f accuracy %.4f", (long long)t->step, v->loss,
+            v->accuracy);
     if (!t->journal) return;
-    if (isnan(v->accuracy)) tt_journal_line(t->journal, t->step, "val", "epoch", t->progress.epoch, "loss", v->loss, NULL);
-    else if (isnan(v->top5)) tt_journal_line(t->journal, t->step, "val", "epoch", t->progress.epoch, "loss", v->loss, "accuracy", v->accuracy, NULL);
-    else tt_journal_line(t->journal, t->step, "val", "epoch", t->progress.epoch, "loss", v->loss, "accuracy", v->accuracy, "top5", v->top5, NULL);
+    /* A name that is NULL ends the line. */
+    journal(t, tt_journal_line(t->journal, t->step, "val", "epoch", t->progress.epoch, "loss",
+                               v->loss, isnan(v->accuracy) ? NULL : "accuracy", v->accuracy,
+                               isnan(v->top5) ? NULL : "top5", v->top5, NULL));
     event(t, "val/loss", v->loss);
     event(t, "val/accuracy", v->accuracy);
     event(t, "val/top5", v->top5);
@@ -133,38 +196,42 @@ json_t *tt_train_summary(tt_trainer *t)
         snprintf(key, sizeof key, "%s_%d", tt_model_loss_name(t->model, i), i + 1);
         put(val, key, v->part[i]);
     }
-    int64_t params = 0;
-    for (int i = 0; i < t->param_count; i++)
-        if (t->params[i].role != TT_STAT) params += t->params[i].n;
-    json_t *s = json_pack("{s:s, s:I, s:f, s:o, s:o, s:s, s:f, s:I, s:i, s:s, s:s}", "name", t->job.name, "steps",
-                          (json_int_t)t->step, "epochs", (double)t->step / (double)t->epoch_steps, "train", train, "val", val,
-                          "weights_sha256", sha, "seconds", tt_clock_s() - t->started, "parameters", (json_int_t)params,
-                          "threads", t->crew.size, "kernels", tt_model_kernels(t->model)->name, "version", TT_VERSION);
+    json_t *s = json_pack("{s:s, s:I, s:f, s:o, s:o, s:s, s:f, s:I, s:i, s:s, s:s}", "name",
+                          t->job.name, "steps", (json_int_t)t->step, "epochs",
+                          (double)t->step / (double)t->epoch_steps, "train", train, "val", val,
+                          "weights_sha256", sha, "seconds", tt_clock_s() - t->started, "parameters",
+                          (json_int_t)tt_train_parameters(t), "threads", t->crew.size, "kernels",
+                          tt_model_kernels(t->model)->name, "version", TT_VERSION);
     put(s, "samples_per_s", t->progress.samples_per_s);
-    if (t->save.best.sign && !isnan(t->best)) json_object_set_new(s, "best", json_pack("{s:s, s:f}", "metric", t->save.best.metric, "value", t->best));
+    if (t->save.best.sign && !isnan(t->best))
+        json_object_set_new(
+            s, "best", json_pack("{s:s, s:f}", "metric", t->save.best.metric, "value", t->best));
     return s;
 }
 
 tt_err tt_train_finish(tt_trainer *t, const char *status)
 {
     tt_err err = TT_OK, saved = TT_OK;
-    char trouble[512] = "";
+    char trouble[512] = "", message[512] = "";
     json_t *s;
     char *text;
 
     if (!t->dir) return TT_OK;
-    if (t->saver && (saved = tt_saver_wait(t->saver))) snprintf(trouble, sizeof trouble, "%s", tt_message());
+    if (t->saver && (saved = tt_saver_wait(t->saver))) {
+        snprintf(trouble, sizeof trouble, "the last checkpoint was not saved: %s", tt_message());
+        if (!strcmp(status, "done")) status = "failed"; /* what was learnt is lost */
+    }
     s = tt_train_summary(t);
     json_object_set_new(s, "status", json_string(status));
     if (*trouble) json_object_set_new(s, "checkpoint_trouble", json_string(trouble));
     text = json_dumps(s, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(s);
     if (!text) return tt_fail(TT_ENOMEM, "no memory for summary.json");
-    err = tt_run_dir_write(t->dir, "summary.json", text);
+    if ((err = tt_run_dir_write(t->dir, "summary.json", text)))
+        snprintf(message, sizeof message, "%s", tt_message());
     free(text);
     tt_info("ended: %s at step %lld", status, (long long)t->step);
-    if (t->journal) tt_journal_event(t->journal, t->step, "end", status);
-    tt_journal_flush(t->journal);
-    tt_events_flush(t->events);
-    return err ? err : saved ? tt_repeat(saved, trouble) : TT_OK;
+    journal(t, tt_journal_event(t->journal, t->step, "end", status));
+    flush(t);
+    return err ? tt_repeat(err, message) : saved ? tt_repeat(TT_ECKPT, trouble) : TT_OK;
 }

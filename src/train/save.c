@@ -1,21 +1,28 @@
 /* save: the state of a training on disk: what is saved, and taking it up again.
  *
- * model.safetensors holds the parameters under their names, optim.safetensors the optimiser's vectors as
- * "<slot>.<name>"; the manifest's meta holds the rest (step, early stopping, what the job looked like). */
+ * model.safetensors holds the parameters under their names, optim.safetensors the optimiser's
+ * vectors as "<slot>.<name>"; the manifest's meta holds the rest: step, early stopping, figures for
+ * the summary, and all that the bits of the result depend on (threads, kernels, seed, batch). */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "trainer.h"
 
-static void fill_entry(tt_entry *e, const tt_param *p, const char *name, const float *base)
+tt_entry entry_of(const tt_param *p, const char *name, const float *base)
 {
-    *e = (tt_entry){.name = name, .type = TT_F32, .rank = p->rank, .data = base + p->at, .bytes = p->n * 4};
-    memcpy(e->shape, p->shape, sizeof p->shape);
+    tt_entry e = {
+        .name = name, .type = TT_F32, .rank = p->rank, .data = base + p->at, .bytes = p->n * 4};
+    memcpy(e.shape, p->shape, sizeof p->shape);
+    return e;
 }
 
 /* Frozen tensors and running statistics have no optimiser state. */
-static bool has_slots(const tt_param *p) { return !p->frozen && p->role != TT_STAT; }
+static bool has_slots(const tt_param *p)
+{
+    return !p->frozen && p->role != TT_STAT;
+}
 
 static void list_entries(tt_trainer *t)
 {
@@ -28,10 +35,23 @@ static void list_entries(tt_trainer *t)
         for (int i = 0; i < t->param_count; i++) {
             const tt_param *p = &t->params[i];
             if (s >= 0 && !has_slots(p)) continue;
-            const char *name = s < 0 ? p->name : tt_arena_printf(t->arena, "%s.%s", tt_optim_slot_name(t->optim, s), p->name);
+            const char *name = s < 0 ? p->name
+                                     : tt_arena_printf(t->arena, "%s.%s",
+                                                       tt_optim_slot_name(t->optim, s), p->name);
             t->entry_files[t->entry_count] = s < 0 ? "model.safetensors" : "optim.safetensors";
-            fill_entry(&t->entries[t->entry_count++], p, name, s < 0 ? t->w : t->slot[s]);
+            t->entries[t->entry_count++] = entry_of(p, name, s < 0 ? t->w : t->slot[s]);
         }
+}
+
+/* The entries again, where the current half of the state is now. */
+static void follow_state(tt_trainer *t)
+{
+    tt_entry *e = t->entries;
+
+    for (int s = -1; s < t->slot_count; s++)
+        for (int i = 0; i < t->param_count; i++)
+            if (s < 0 || has_slots(&t->params[i]))
+                (e++)->data = (s < 0 ? t->w : t->slot[s]) + t->params[i].at;
 }
 
 tt_err trainer_saver_open(tt_trainer *t)
@@ -40,39 +60,71 @@ tt_err trainer_saver_open(tt_trainer *t)
 
     snprintf(folder, sizeof folder, "%s/checkpoints", t->dir->path);
     if (!t->entries) list_entries(t);
-    tt_saver_opts o = {.folder = folder, .keep = (int)t->save.keep, .best = t->save.best.sign, .entries = t->entries,
-                       .file = t->entry_files, .count = t->entry_count};
+    tt_saver_opts o = {.folder = folder,
+                       .keep = (int)t->save.keep,
+                       .best = t->save.best.sign,
+                       .entries = t->entries,
+                       .file = t->entry_files,
+                       .count = t->entry_count};
     return tt_saver_open(&o, &t->saver);
 }
 
+static void put(json_t *meta, const char *key, double v)
+{
+    if (isfinite(v)) json_object_set_new(meta, key, json_real(v));
+}
+
+static json_t *make_meta(const tt_trainer *t, double score)
+{
+    json_t *meta = json_pack("{s:I, s:f, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I}", "step",
+                             (json_int_t)t->step, "epoch", (double)t->step / (double)t->epoch_steps,
+                             "seed", (json_int_t)t->conf.seed, "name", t->job.name, "optimizer",
+                             tt_optim_name(t->optim), "kernels", tt_model_kernels(t->model)->name,
+                             "threads", (json_int_t)t->crew.size, "accumulate",
+                             (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch,
+                             "version", TT_VERSION, "early_bad", (json_int_t)t->early_bad);
+
+    put(meta, "early_best", t->early_best);
+    put(meta, "epoch_loss", t->epoch_loss);
+    put(meta, "epoch_weight", t->epoch_weight);
+    put(meta, "train_loss", t->final_loss);
+    put(meta, "samples_per_s", t->progress.samples_per_s);
+    if (t->save.best.sign) put(meta, t->save.best.metric, score);
+    put(meta, "best", t->best);
+    return meta;
+}
+
+void trainer_poll_saver(tt_trainer *t)
+{
+    tt_progress *p = &t->progress;
+    int64_t step;
+    tt_err err;
+
+    if (!t->saver || !tt_saver_ended(t->saver, &step, &err)) return;
+    t->trouble[0] = 0;
+    if (err)
+        snprintf(t->trouble, sizeof t->trouble, "checkpoint of step %lld not saved: %s",
+                 (long long)step, tt_message());
+    else if (p->saved < TT_COUNT(p->saved_step))
+        p->saved_step[p->saved++] = step;
+    p->save_trouble = *t->trouble ? t->trouble : NULL;
+}
+
+/* A disk that fails does not stop training: the older checkpoint stays, and the trouble is shown
+ * when it is known. */
 tt_err trainer_save(tt_trainer *t)
 {
-    double score = t->progress.validated || !strncmp(t->save.best.metric, "train", 5) ? metric_of(t, &t->save.best) : NAN;
-    json_t *meta = json_pack("{s:I, s:f, s:I, s:s, s:s, s:s, s:I, s:s, s:I}", "step", (json_int_t)t->step, "epoch",
-                             (double)t->step / (double)t->epoch_steps, "seed", (json_int_t)t->conf.seed, "name", t->job.name,
-                             "optimizer", tt_optim_name(t->optim), "kernels", tt_model_kernels(t->model)->name, "batch",
-                             (json_int_t)t->order.batch, "version", TT_VERSION, "early_bad", (json_int_t)t->early_bad);
+    double score =
+        t->progress.validated || !is_val(&t->save.best) ? metric_of(t, &t->save.best) : NAN;
 
-    if (!isnan(t->early_best)) json_object_set_new(meta, "early_best", json_real(t->early_best));
-    json_object_set_new(meta, "epoch_loss", json_real(t->epoch_loss));
-    json_object_set_new(meta, "epoch_weight", json_real(t->epoch_weight));
-    if (t->save.best.sign && !isnan(score)) {
-        json_object_set_new(meta, t->save.best.metric, json_real(score));
-        if (isnan(t->best) || t->save.best.sign * (score - t->best) > 0) t->best = score;
-    }
-    if (!isnan(t->best)) json_object_set_new(meta, "best", json_real(t->best));
+    tt_saver_wait(t->saver); /* the save before: its news would be lost with this one's */
+    trainer_poll_saver(t);
+    if (!isnan(score) && (isnan(t->best) || t->save.best.sign * (score - t->best) > 0))
+        t->best = score;
     t->progress.best = t->best;
     t->last_save = tt_clock_s();
-    /* A disk that fails does not stop training: the older checkpoint stays, and the trouble is shown. */
-    tt_err err = tt_saver_save(t->saver, t->step, meta, score);
-    if (err) {
-        snprintf(t->trouble, sizeof t->trouble, "%s", tt_message());
-        tt_warn("%s", t->trouble);
-    } else {
-        t->trouble[0] = 0;
-    }
-    t->progress.save_trouble = t->trouble[0] ? t->trouble : NULL;
-    return TT_OK;
+    follow_state(t);
+    return tt_saver_save(t->saver, t->step, make_meta(t, score), score);
 }
 
 tt_err tt_train_save(tt_trainer *t)
@@ -81,20 +133,76 @@ tt_err tt_train_save(tt_trainer *t)
 
     if (!t->dir) return tt_fail(TT_EINVAL, "this training has no run folder to save in");
     if (!t->saver && (err = trainer_saver_open(t))) return err;
-    double ignored;
     tt_saver_wait(t->saver); /* an earlier save's trouble was shown when it happened */
-    if (tt_saver_last(t->saver, &ignored) != t->step) trainer_save(t);
-    return tt_saver_wait(t->saver);
+    if (tt_saver_last(t->saver) != t->step && (err = trainer_save(t))) return err;
+    err = tt_saver_wait(t->saver);
+    trainer_poll_saver(t);
+    return err;
 }
 
 static tt_err restore_floats(const tt_ckpt *c, const tt_entry *want, float *to)
 {
     const tt_entry *have = tt_ckpt_find(c, want->name);
 
-    if (!have) return tt_fail(TT_ECKPT, "the checkpoint has no '%s': it belongs to another model or optimiser", want->name);
-    if (have->rank != want->rank || memcmp(have->shape, want->shape, (size_t)want->rank * sizeof *want->shape))
-        return tt_fail(TT_ECKPT, "'%s' has another shape in the checkpoint: it belongs to another model", want->name);
+    if (!have)
+        return tt_fail(TT_ECKPT,
+                       "the checkpoint has no '%s': it belongs to another model or optimiser",
+                       want->name);
+    if (have->rank != want->rank ||
+        memcmp(have->shape, want->shape, (size_t)want->rank * sizeof *want->shape))
+        return tt_fail(TT_ECKPT,
+                       "'%s' has another shape in the checkpoint: it belongs to another model",
+                       want->name);
     return tt_entry_floats(have, to, want->bytes / 4);
+}
+
+static void compare_count(const json_t *meta, const char *key, int64_t now, tt_str *out)
+{
+    const json_t *v = json_object_get(meta, key);
+
+    if (json_is_integer(v) && json_integer_value(v) != now)
+        tt_str_add(out, "%s%s %lld, now %lld", out->size ? "; " : "", key,
+                   (long long)json_integer_value(v), (long long)now);
+}
+
+/* All that the order of the sums depends on, and so the bits. */
+static void compare_conditions(const tt_trainer *t, const json_t *meta)
+{
+    const char *kernels = json_string_value(json_object_get(meta, "kernels"));
+    const char *now = tt_model_kernels(t->model)->name;
+    tt_str changed = {0};
+
+    compare_count(meta, "threads", t->crew.size, &changed);
+    compare_count(meta, "accumulate", t->conf.accumulate, &changed);
+    compare_count(meta, "batch", t->order.batch, &changed);
+    compare_count(meta, "seed", t->conf.seed, &changed);
+    if (kernels && strcmp(kernels, now))
+        tt_str_add(&changed, "%skernels %s, now %s", changed.size ? "; " : "", kernels, now);
+    if (changed.size)
+        tt_warn("the result will not be bit for bit that of the uninterrupted run: %s",
+                changed.data);
+    tt_str_free(&changed);
+}
+
+/* *to stays as it is where the checkpoint says nothing. */
+static void take_number(const json_t *meta, const char *key, double *to)
+{
+    const json_t *v = json_object_get(meta, key);
+    if (json_is_number(v)) *to = json_number_value(v);
+}
+
+static void restore_meta(tt_trainer *t, const json_t *meta)
+{
+    compare_conditions(t, meta);
+    t->early_bad = json_integer_value(json_object_get(meta, "early_bad"));
+    take_number(meta, "early_best", &t->early_best);
+    take_number(meta, "best", &t->best);
+    t->progress.best = t->best;
+    take_number(meta, "train_loss", &t->final_loss);
+    take_number(meta, "samples_per_s", &t->progress.samples_per_s);
+    if (t->step % t->epoch_steps == 0) return;
+    take_number(meta, "epoch_loss", &t->epoch_loss);
+    take_number(meta, "epoch_weight", &t->epoch_weight);
 }
 
 tt_err trainer_restore(tt_trainer *t, const char *folder, bool *found)
@@ -105,25 +213,21 @@ tt_err trainer_restore(tt_trainer *t, const char *folder, bool *found)
     tt_err err;
 
     *found = false;
-    if (!tt_file_exists(folder)) return TT_OK; /* stopped before its first checkpoint: from the start */
+    if (!tt_file_exists(folder))
+        return TT_OK; /* stopped before its first checkpoint: from the start */
     if ((err = tt_ckpt_list(folder, false, &list, &count))) return err;
     free(list);
     if (!count) return TT_OK;
     if ((err = tt_ckpt_open(folder, -1, true, &c))) return err;
     list_entries(t);
-    for (int i = 0; i < t->entry_count && !err; i++) err = restore_floats(c, &t->entries[i], (float *)(uintptr_t)t->entries[i].data);
+    for (int i = 0; i < t->entry_count && !err; i++)
+        err = restore_floats(c, &t->entries[i], (float *)(uintptr_t)t->entries[i].data);
     if (!err) {
-        const json_t *meta = tt_ckpt_meta(c);
-        const json_t *early = json_object_get(meta, "early_best"), *best = json_object_get(meta, "best");
         t->step = tt_ckpt_step(c);
-        t->early_bad = json_integer_value(json_object_get(meta, "early_bad"));
-        if (early) t->early_best = json_number_value(early);
-        if (best) t->best = t->progress.best = json_number_value(best);
-        t->epoch_loss = json_number_value(json_object_get(meta, "epoch_loss"));
-        t->epoch_weight = json_number_value(json_object_get(meta, "epoch_weight"));
-        if (t->step % t->epoch_steps == 0) t->epoch_loss = t->epoch_weight = 0;
+        restore_meta(t, tt_ckpt_meta(c));
         *found = true;
         tt_info("resumed from %s at step %lld", folder, (long long)t->step);
+        err = tt_ckpt_set_aside(folder, t->step);
     }
     tt_ckpt_close(c);
     return err;
@@ -143,7 +247,8 @@ void tt_params_sha(const tt_param *params, int count, const float *w, char hex[6
     TT_ASSERT(order);
     for (int i = 0; i < count; i++) order[i] = &params[i];
     qsort(order, (size_t)count, sizeof *order, by_name);
-    for (int i = 0; i < count; i++) tt_sha_add(s, w + order[i]->at, (size_t)order[i]->n * sizeof *w);
+    for (int i = 0; i < count; i++)
+        tt_sha_add(s, w + order[i]->at, (size_t)order[i]->n * sizeof *w);
     tt_sha_end(s, hex);
     free(order);
 }

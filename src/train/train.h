@@ -1,10 +1,11 @@
 /* train: the loop of one worker: a job becomes a run.
  *
  * The caller drives: tt_train_step does one step and whatever is due with it (validation, journal,
- * checkpoint) and tells what happened; showing it, and deciding to stop, is the caller's. Every start,
- * fresh or resumed, takes the same path: open, find the state, go on at the next step.
+ * checkpoint) and tells what happened; showing it, and deciding to stop, is the caller's. Every
+ * start, fresh or resumed, takes the same path: open, find the state, go on at the next step.
  *
- * One batch: tt_feed_take -> each thread runs its grains -> sums and update, piece by piece -> refresh. */
+ * One batch: tt_feed_take -> each thread runs its grains -> sums and update, piece by piece, from
+ * the old half of the state to the new -> if all is finite, the halves change places -> refresh. */
 #ifndef TT_TRAIN_H
 #define TT_TRAIN_H
 
@@ -18,17 +19,20 @@
 typedef struct tt_trainer tt_trainer;
 
 typedef struct tt_train_opts {
-    tt_tree *job;            /* borrowed until close; reading it fills in the defaults             */
-    const char *job_path;    /* where it was read, to keep it as given; NULL: from the tree        */
-    const char *run;         /* run folder; NULL: a new one below `runs`                           */
-    const char *runs;        /* NULL: "runs"                                                       */
-    const char *command;     /* the command line, for the run folder; may be NULL                  */
-    const char *init;        /* weights to start from: a checkpoint or a safetensors file          */
-    bool partial;            /* init: take what matches                                            */
-    bool resume;             /* go on with `run` from its newest valid checkpoint                  */
-    bool no_files;           /* no run folder at all: for programs that embed us, and tests        */
-    int threads;             /* 0: as the job says                                                 */
-    const tt_data_rows *train_rows, *val_rows; /* instead of the job's `data`; may be NULL         */
+    tt_tree *job;         /* borrowed until close; it becomes the resolved job: with defaults, the
+                           * threads in use and, with a run folder, data.dir as an absolute path */
+    const char *job_path; /* where it was read, to keep it as given; NULL: from the tree        */
+    const char *run;      /* run folder; NULL: a new one below `runs`                           */
+    const char *runs;     /* NULL: "runs"                                                       */
+    const char *command;  /* the command line, for the run folder; may be NULL                  */
+    const char *init;     /* weights to start from: a checkpoint or a safetensors file. A run
+                           * that is resumed has them in its checkpoint; if it has none yet, it
+                           * starts from these, or from those it was started with              */
+    bool partial;         /* init: take what matches                                            */
+    bool resume;          /* go on with `run` from its newest valid checkpoint                  */
+    bool no_files;        /* no run folder at all: for programs that embed us, and tests        */
+    int threads;          /* 0: as the job says; if it does not, as many as the resumed run had */
+    const tt_data_rows *train_rows, *val_rows; /* instead of the job's `data`; may be NULL */
 } tt_train_opts;
 
 tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out);
@@ -40,60 +44,76 @@ typedef struct tt_metrics { /* NAN where it does not apply */
 } tt_metrics;
 
 typedef struct tt_progress {
-    int64_t step, steps;         /* done, and in all                                            */
+    int64_t step, steps; /* done, and in all                                            */
     int64_t epoch_steps;
-    double epoch, epochs;        /* 1.25 of 3                                                   */
-    double loss;                 /* of this step                                                */
-    double loss_mean;            /* of the epoch so far                                         */
+    double epoch, epochs; /* 1.25 of 3                                                   */
+    double loss;          /* of this step                                                */
+    double loss_mean;     /* of the epoch so far                                         */
     double lr, grad_norm;
-    double samples_per_s;        /* training alone, steady state                                */
+    double samples_per_s; /* training alone, steady state                                */
     double step_s, data_s, forward_s, backward_s, optim_s; /* of this step                      */
-    double eta_s;                /* NAN: not known yet                                          */
-    tt_metrics val;              /* the last validation                                         */
-    double best;                 /* best score so far of checkpoint.best, NAN                   */
-    bool validated, saved, epoch_end; /* happened with this step                                */
-    const char *save_trouble;    /* NULL, or why the last checkpoint could not be written       */
-    const char *end;             /* set when there is nothing left to do: "done", "early stop"  */
+    double eta_s;              /* NAN: not known yet                                          */
+    tt_metrics val;            /* the last validation                                         */
+    double best;               /* best score so far of checkpoint.best, NAN                   */
+    bool validated, epoch_end; /* happened with this step                               */
+    int saved;                 /* checkpoints that came to disk since the step before ...     */
+    int64_t saved_step[2];     /* ... and of which steps they are                        */
+    const char *save_trouble;  /* NULL, or why the last checkpoint could not be written      */
+    const char *end;           /* set when there is nothing left to do: "done", "early stop"  */
 } tt_progress;
 
-/* One step. TT_EDIVERGED: loss or gradient is not finite; the step was not applied. */
+/* One step. TT_EDIVERGED: loss or gradient is not finite; the step was not applied. With the last
+ * one it waits until its checkpoint is on disk. */
 tt_err tt_train_step(tt_trainer *t, tt_progress *out);
-tt_err tt_train_save(tt_trainer *t);                 /* now, and waits until it is on disk  */
+tt_err tt_train_save(tt_trainer *t); /* now, unvalidated, and waits until it is on disk */
 tt_err tt_train_validate(tt_trainer *t, tt_metrics *out);
 
-/* Ends the run: waits for the saver, writes summary.json. `status`: done, stopped, diverged, failed. */
+/* Ends the run: waits for the saver, writes summary.json. `status`: done, stopped, diverged,
+ * failed. TT_ECKPT: the last checkpoint could not be written; "done" then becomes "failed". */
 tt_err tt_train_finish(tt_trainer *t, const char *status);
 void tt_train_close(tt_trainer *t); /* accepts NULL; without finish, the run counts as lost */
 
 /* What it works on, for display and programs. Valid until close. */
 const char *tt_train_name(const tt_trainer *t);
-const char *tt_train_run(const tt_trainer *t);       /* "" with no_files */
+const char *tt_train_run(const tt_trainer *t); /* "" with no_files */
 const tt_model *tt_train_model(const tt_trainer *t);
 const tt_data *tt_train_data(const tt_trainer *t);
-const float *tt_train_params(const tt_trainer *t);
+const float *tt_train_params(const tt_trainer *t); /* where they are until the next step */
+int64_t tt_train_parameters(const tt_trainer *t);  /* how many, without running statistics */
 int tt_train_threads(const tt_trainer *t);
-int64_t tt_train_first_step(const tt_trainer *t);    /* > 0 after a resume */
-const char *tt_train_best(const tt_trainer *t);      /* "val.accuracy max", "" if none */
-json_t *tt_train_summary(tt_trainer *t);             /* as in summary.json; a new reference */
+int64_t tt_train_first_step(const tt_trainer *t); /* > 0 after a resume */
+const char *tt_train_best(const tt_trainer *t);   /* "val.accuracy max", "" if none */
+json_t *tt_train_summary(tt_trainer *t);          /* as in summary.json; a new reference */
 
 /* SHA-256 over all parameters in name order, little-endian float32. */
 void tt_params_sha(const tt_param *params, int count, const float *w, char hex[65]);
 
 /* The name, model, data, train and checkpoint maps of a job; TT_EINVAL for what is not one. */
-typedef struct tt_job { const char *name; tt_node *model, *data, *train, *checkpoint; } tt_job;
+typedef struct tt_job {
+    const char *name;
+    tt_node *model, *data, *train, *checkpoint;
+} tt_job;
 tt_err tt_job_read(tt_tree *job, tt_job *out);
-/* Everything that can be checked without touching data: `tutti config check`. Fills in the defaults. */
+/* Everything that can be checked without touching data. Fills in the defaults. */
 tt_err tt_job_check(tt_tree *job);
+/* That, and the data: it is opened, which checks it and fills in its defaults, and closed again.
+ * *absent is set (and TT_OK returned) if the job is right but its data is not here or bad:
+ * tt_message() says why. */
+tt_err tt_job_check_data(tt_tree *job, bool *absent);
+/* Makes data.dir of a job that was checked what it is here and now: variables replaced, absolute.
+ * The job then means the same data wherever and whenever it is read again. */
+tt_err tt_job_settle(tt_tree *job);
 
 /* ---- Using what was trained: eval, predict, export ---- */
 typedef struct tt_use tt_use;
 typedef struct tt_use_opts {
     tt_tree *job;
-    const char *weights;     /* run folder, checkpoint folder or safetensors file               */
-    const float *params;     /* or weights in memory, as tt_train_params gives them; copied     */
+    const char *weights; /* run folder, checkpoint folder or safetensors file. model.rename is
+                          * for files of others: what we saved has our names already        */
+    const float *params; /* or weights in memory, as tt_train_params gives them; copied     */
     bool partial;
-    const char *layer;       /* whose output is wanted; NULL: the last                          */
-    int threads, batch;      /* 0: as the job says                                              */
+    const char *layer;  /* whose output is wanted; NULL: the last                          */
+    int threads, batch; /* 0: as the job says                                              */
 } tt_use_opts;
 tt_err tt_use_open(const tt_use_opts *o, tt_use **out);
 tt_err tt_use_eval(tt_use *u, tt_split split, tt_metrics *out);
@@ -102,16 +122,22 @@ tt_err tt_use_eval_rows(tt_use *u, const tt_data_rows *rows, tt_metrics *out);
 tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *out);
 tt_err tt_use_predict_rows(tt_use *u, const float *x, int n, float *out);
 int64_t tt_use_features(const tt_use *u);
-int64_t tt_use_count(tt_use *u, tt_split split);      /* opens the data */
+/* Rows of a split. Opens it, for its samples alone: predicting needs neither labels nor the other
+ * split, except as tt_data_open_split says. */
+tt_err tt_use_count(tt_use *u, tt_split split, int64_t *out);
 const tt_model *tt_use_model(const tt_use *u);
-const tt_data *tt_use_data(const tt_use *u);        /* NULL before the first use of a split */
+const tt_data *tt_use_data(const tt_use *u); /* the split used last; NULL before */
 const float *tt_use_params(const tt_use *u);
 tt_err tt_use_export(const tt_use *u, const char *path);
 void tt_use_close(tt_use *u);
 
-/* Loads weights into params by name: a run folder, a checkpoint folder or a safetensors file. Names are mapped by the
- * rename rules first (NULL: none). Unless partial, every name on both sides must match, else TT_ECKPT listing them. */
-tt_err tt_weights_load(const char *path, const tt_node *rename, bool partial, const tt_param *params, int count,
-                       float *w);
+/* What the model's losses want of the data. */
+tt_data_want tt_job_want(const tt_model *m);
+
+/* Loads weights into params by name: a run folder, a checkpoint folder or a safetensors file. Names
+ * are mapped by the rename rules first (NULL: none). Unless partial, every name on both sides must
+ * match, else TT_ECKPT listing them. */
+tt_err tt_weights_load(const char *path, const tt_node *rename, bool partial,
+                       const tt_param *params, int count, float *w);
 
 #endif

@@ -4,9 +4,14 @@
  *   1. its grains: forward, loss, backward, gradients summed in its own flat array
  *   2. barrier; one thread adds up the losses and decides: a loss that is not finite is not applied
  *   3. the flat array is cut in pieces; each thread takes its share: adds the threads' gradients in
- *      thread order and runs the optimiser on the piece while it is in cache
- *   4. packed copies of the new weights are rebuilt, shared out by layers
- * What each thread does follows from its number alone, so a run repeats bit for bit with as many threads. */
+ *      thread order and runs the optimiser on the piece while it is in cache, from the current half
+ *      of the state to the next
+ *   4. barrier; one thread decides: a gradient that is not finite leaves everything as it was, else
+ *      the halves change places
+ *   5. packed copies of the new weights are rebuilt, shared out by layers
+ * What each thread does follows from its number alone, so a run repeats bit for bit with as many
+ * threads. */
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,16 +48,37 @@ static void sum_up(tt_trainer *t)
     if (t->apply) tt_optim_begin(t->optim, t->step, t->sum.weight, t->sum.samples);
 }
 
+static void swap(float **a, float **b)
+{
+    float *was = *a;
+    *a = *b;
+    *b = was;
+}
+
+/* The step counts if its gradient was finite; else the next half is forgotten. */
+static void commit(tt_trainer *t)
+{
+    if (!(t->apply = tt_optim_finite(t->optim))) return;
+    swap(&t->w, &t->w_next);
+    for (int s = 0; s < t->slot_count; s++) swap(&t->slot[s], &t->slot_next[s]);
+    tt_model_bind(t->model, t->w);
+}
+
 static void update_share(tt_trainer *t, int me)
 {
     crew *c = &t->crew;
     const tt_kernels *k = tt_model_kernels(t->model);
     int pieces = tt_optim_piece_count(t->optim), buffers = t->solo ? 1 : c->size;
-    int first = (int)((int64_t)pieces * me / c->size), end = (int)((int64_t)pieces * (me + 1) / c->size);
-    tt_optim_view v = {.grad = c->workers[0].grad, .w_old = t->w, .w_new = t->w};
+    int first = (int)((int64_t)pieces * me / c->size),
+        end = (int)((int64_t)pieces * (me + 1) / c->size);
+    int passes = tt_optim_passes(t->optim);
+    tt_optim_view v = {.grad = c->workers[0].grad, .w_old = t->w, .w_new = t->w_next};
 
-    for (int s = 0; s < t->slot_count; s++) v.slot_old[s] = v.slot_new[s] = t->slot[s];
-    for (int pass = 0; pass < tt_optim_passes(t->optim); pass++) {
+    for (int s = 0; s < t->slot_count; s++) {
+        v.slot_old[s] = t->slot[s];
+        v.slot_new[s] = t->slot_next[s];
+    }
+    for (int pass = 0; pass < passes; pass++) {
         for (int i = first; i < end; i++) {
             tt_piece p = tt_optim_piece(t->optim, i);
             for (int b = 1; b < buffers && !pass; b++)
@@ -60,10 +86,13 @@ static void update_share(tt_trainer *t, int me)
             tt_optim_run(t->optim, pass, i, &v);
         }
         tt_team_barrier(c->team);
-        if (!me) tt_optim_join(t->optim, pass);
+        if (!me) {
+            tt_optim_join(t->optim, pass);
+            if (pass == passes - 1) commit(t);
+        }
         tt_team_barrier(c->team);
     }
-    tt_model_refresh(t->model, me, c->size);
+    if (t->apply) tt_model_refresh(t->model, me, c->size);
 }
 
 static void step_member(void *arg, int me)
@@ -77,10 +106,9 @@ static void step_member(void *arg, int me)
     if (t->apply) update_share(t, me);
 }
 
-static bool due(const cadence *c, int64_t step, int64_t epoch_steps, double since)
+static bool due(const cadence *c, int64_t step, double since)
 {
     if (c->steps) return step % c->steps == 0;
-    if (c->epochs) return step % (c->epochs * epoch_steps) == 0;
     return c->seconds > 0 && since >= c->seconds;
 }
 
@@ -107,7 +135,8 @@ static void fill_progress(tt_trainer *t)
     t->epoch_weight += s->weight;
     p->loss_mean = t->epoch_weight > 0 ? t->epoch_loss / t->epoch_weight : 0;
     p->epoch_end = t->step % t->epoch_steps == 0;
-    p->validated = p->saved = false;
+    p->validated = false;
+    p->saved = 0;
     if (t->warm > 0) { /* caches, pages and clocks are still cold */
         t->warm--;
     } else {
@@ -129,32 +158,46 @@ static void judge_early_stop(tt_trainer *t)
         t->early_best = now;
         t->early_bad = 0;
     } else if (++t->early_bad >= t->conf.patience) {
+        t->early_end = true;
         t->progress.end = "early stop";
     }
 }
 
-/* What comes with a step: validation first, because a checkpoint keeps its score. */
+static tt_err validate(tt_trainer *t)
+{
+    tt_err err = tt_train_validate(t, &t->progress.val);
+
+    if (err) return err;
+    t->last_validate = tt_clock_s();
+    t->progress.validated = true;
+    report_validation(t);
+    return TT_OK;
+}
+
+/* What comes with a step: validation first, because a checkpoint keeps its score. One that is made
+ * for the score alone is not judged: how often the user saves must not decide when it is over. */
 static tt_err after_step(tt_trainer *t)
 {
     tt_progress *p = &t->progress;
-    bool last = t->step == t->steps;
+    bool last = t->step == t->steps, has_val = tt_data_count(t->data, TT_VAL) > 0;
     double now = tt_clock_s();
     tt_err err;
 
     if (last) p->end = "done";
-    if (tt_data_count(t->data, TT_VAL) &&
-        (due(&t->conf.validate, t->step, t->epoch_steps, now - t->last_validate) || (last && t->conf.validate_text[0] != 'n'))) {
-        if ((err = crew_eval(&t->crew, t->data, TT_VAL, (uint64_t)t->conf.seed, &p->val))) return err;
-        t->last_validate = tt_clock_s();
-        p->validated = true;
+    if (due(&t->conf.validate, t->step, now - t->last_validate) ||
+        (last && !is_never(&t->conf.validate))) {
+        if (has_val && (err = validate(t))) return err;
+        t->last_validate = now;
         judge_early_stop(t);
-        report_validation(t);
     }
-    bool ends = p->end != NULL;
-    if (t->saver && (due(&t->save.every, t->step, t->epoch_steps, now - t->last_save) || (ends && strcmp(t->save.every_text, "never")))) {
+    if (t->saver && (p->end || due(&t->save.every, t->step, now - t->last_save))) {
+        if (is_val(&t->save.best) && !p->validated && (err = validate(t))) return err;
         if ((err = trainer_save(t))) return err;
-        p->saved = true;
     }
+    /* After the last step there is nothing to do meanwhile, and this is the last word. What is
+     * wrong with the save the progress tells, and tt_train_finish. */
+    if (t->saver && p->end) tt_saver_wait(t->saver);
+    trainer_poll_saver(t);
     report_step(t);
     if (p->epoch_end) t->epoch_loss = t->epoch_weight = 0;
     return TT_OK;
@@ -166,14 +209,16 @@ static tt_err nothing_left(tt_trainer *t, tt_progress *out)
     tt_progress *p = &t->progress;
     tt_err err = TT_OK;
 
-    p->step = p->steps = t->steps;
+    p->step = p->steps = t->step;
     p->epoch_steps = t->epoch_steps;
-    p->epoch = p->epochs = (double)t->steps / (double)t->epoch_steps;
-    p->loss = p->loss_mean = p->samples_per_s = NAN;
-    p->lr = tt_optim_lr(t->optim, t->steps - 1);
-    p->end = "done";
-    if (tt_data_count(t->data, TT_VAL)) err = tt_train_validate(t, &p->val);
-    p->validated = !err;
+    p->epoch = p->epochs = (double)t->step / (double)t->epoch_steps;
+    p->loss = p->loss_mean = t->final_loss;
+    p->lr = tt_optim_lr(t->optim, t->step - 1);
+    p->end = t->early_end ? "early stop" : "done";
+    p->saved = 0;
+    p->validated =
+        tt_data_count(t->data, TT_VAL) && (!is_never(&t->conf.validate) || is_val(&t->save.best));
+    if (p->validated) err = tt_train_validate(t, &p->val);
     *out = *p;
     return err;
 }
@@ -182,19 +227,24 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 {
     tt_err err;
 
-    if (t->step >= t->steps) return nothing_left(t, out);
+    if (t->step >= t->steps || t->early_end) return nothing_left(t, out);
     t->begun = tt_clock_s();
     if ((err = tt_feed_take(t->feed, &t->batch))) return err;
     t->got_data = tt_clock_s();
     t->solo = t->batch->n < t->grains;
     tt_team_run(t->crew.team, step_member, t);
     t->ended = tt_clock_s();
-    if (!t->apply)
-        return tt_fail(TT_EDIVERGED, "step %lld: the loss is not a finite number (%g); try a smaller learning rate or train.clip",
+    if (!isfinite(t->sum.loss))
+        return tt_fail(TT_EDIVERGED,
+                       "step %lld: the loss is not a finite number (%g); try a smaller learning "
+                       "rate or train.clip",
                        (long long)t->step + 1, t->sum.loss);
-    if (!tt_optim_finite(t->optim))
-        return tt_fail(TT_EDIVERGED, "step %lld: the gradient is not finite; try a smaller learning rate or train.clip",
-                       (long long)t->step + 1);
+    if (!t->apply)
+        return tt_fail(
+            TT_EDIVERGED,
+            "step %lld: the gradient is not finite, or too large (its norm is %.3g); try a smaller "
+            "learning rate or train.clip",
+            (long long)t->step + 1, tt_optim_grad_norm(t->optim));
     t->step++;
     fill_progress(t);
     err = after_step(t);
@@ -204,97 +254,199 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 
 tt_err tt_train_validate(tt_trainer *t, tt_metrics *out)
 {
-    if (!tt_data_count(t->data, TT_VAL)) return tt_fail(TT_EINVAL, "the job has no validation data");
+    if (!tt_data_count(t->data, TT_VAL))
+        return tt_fail(TT_EINVAL, "the job has no validation data");
     return crew_eval(&t->crew, t->data, TT_VAL, (uint64_t)t->conf.seed, out);
 }
 
 /* ---- Opening ---- */
 
+/* `at` is what says how many epochs. */
+static tt_err epochs_to_steps(const tt_node *at, int64_t epochs, int64_t epoch_steps, int64_t *out)
+{
+    if (!__builtin_mul_overflow(epochs, epoch_steps, out)) return TT_OK;
+    return tt_node_fail(at, "%lld epochs of %lld steps are more steps than can be counted",
+                        (long long)epochs, (long long)epoch_steps);
+}
+
 static tt_err plan_steps(tt_trainer *t)
 {
     const train_conf *c = &t->conf;
+    tt_node *train = t->job.train;
+    tt_err err;
 
-    t->order = (tt_order){.count = tt_data_count(t->data, TT_TRAIN), .batch = c->batch, .by_pass = !c->steps_per_epoch,
-                          .shuffle = tt_data_feeding(t->data).shuffle, .augment = true, .seed = (uint64_t)c->seed};
+    t->order = (tt_order){.count = tt_data_count(t->data, TT_TRAIN),
+                          .batch = c->batch,
+                          .by_pass = !c->steps_per_epoch,
+                          .shuffle = tt_data_feeding(t->data).shuffle,
+                          .augment = true,
+                          .seed = (uint64_t)c->seed};
     if (!t->order.count) return tt_fail(TT_EDATA, "there is no training data");
     if (c->batch > t->order.count) {
-        tt_warn("train.batch is %lld, but there are %lld samples: a step takes them all", (long long)c->batch, (long long)t->order.count);
+        tt_warn("train.batch is %lld, but there are %lld samples: a step takes %s",
+                (long long)c->batch, (long long)t->order.count,
+                t->order.by_pass ? "them all" : "some of them more than once");
         if (t->order.by_pass) t->order.batch = t->order.count;
     }
     t->epoch_steps = c->steps_per_epoch ? c->steps_per_epoch : tt_order_steps(&t->order);
-    t->steps = c->steps ? c->steps : c->epochs * t->epoch_steps;
+    t->steps = c->steps;
+    if (c->epochs &&
+        (err = epochs_to_steps(tt_node_get(train, "epochs"), c->epochs, t->epoch_steps, &t->steps)))
+        return err;
+    cadence *v = &t->conf.validate, *s = &t->save.every;
+    if (v->epochs && (err = epochs_to_steps(tt_node_get(train, "validate"), v->epochs,
+                                            t->epoch_steps, &v->steps)))
+        return err;
+    if (s->epochs && (err = epochs_to_steps(tt_node_get(t->job.checkpoint, "every"), s->epochs,
+                                            t->epoch_steps, &s->steps)))
+        return err;
     return TT_OK;
 }
 
-static int threads_of(const train_conf *c, int asked)
+/* How many threads a run was trained with, as it is written in its resolved job; 0: not known. */
+static int64_t threads_before(const char *run)
 {
-    int64_t n = asked ? asked : c->threads ? c->threads : tt_cpu_count();
+    char path[4200];
+    tt_tree *job = NULL;
+    const tt_node *n;
+    int64_t threads = 0;
+
+    snprintf(path, sizeof path, "%s/resolved.yaml", run);
+    if (!tt_file_exists(path) || tt_tree_load(path, &job)) return 0;
+    n = tt_tree_get(job, "train.threads");
+    if (!n || n->kind != TT_SCALAR || !tt_parse_int(n->text, &threads) || threads < 0) threads = 0;
+    tt_tree_close(job);
+    return threads;
+}
+
+/* The number of threads decides how the batch is cut in grains and so the order of all sums: a run
+ * that goes on keeps it, whatever machine it is on. */
+static int threads_of(const train_conf *c, const tt_train_opts *o)
+{
+    int64_t n = o->threads ? o->threads : c->threads;
     int64_t most = c->batch / c->accumulate; /* a grain has at least one sample */
+
+    if (!n && o->resume && o->run) n = threads_before(o->run);
+    if (!n) n = tt_cpu_count();
+    if (o->threads > most)
+        tt_warn("%lld of %lld threads: a batch of %lld has no samples for more", (long long)most,
+                (long long)n, (long long)c->batch);
     return (int)(n < most ? n : most);
 }
 
 static tt_err open_data(tt_trainer *t, const tt_train_opts *o)
 {
-    tt_wants w = tt_model_wants(t->model);
-    tt_data_want want = {.input = tt_model_input(t->model), .classes = w.classes, .targets = w.targets,
-                         .input_at = tt_model_input_at(t->model)};
-    if (o->train_rows) return tt_data_open_rows(&want, o->train_rows, o->val_rows, (uint64_t)t->conf.seed, &t->data);
+    tt_data_want want = tt_job_want(t->model);
+
+    if (o->train_rows)
+        return tt_data_open_rows(&want, o->train_rows, o->val_rows, (uint64_t)t->conf.seed,
+                                 &t->data);
     if (!t->job.data) return tt_node_fail(tt_tree_root(o->job), "the job has no data");
     return tt_data_open(t->job.data, &want, (uint64_t)t->conf.seed, &t->data);
 }
 
 static tt_err open_state(tt_trainer *t)
 {
-    tt_err err = tt_optim_open(t->conf.optimizer, t->conf.schedule, t->conf.clip, t->conf.groups, t->params,
-                               t->param_count, t->steps, t->epoch_steps, &t->optim);
+    tt_err err = tt_optim_open(t->conf.optimizer, t->conf.schedule, t->conf.clip, t->conf.groups,
+                               t->params, t->param_count, t->steps, t->epoch_steps, &t->optim);
     if (err) return err;
     size_t bytes = tt_mul_size((size_t)t->size, sizeof(float));
     t->slot_count = tt_optim_slots(t->optim);
-    bool ok = (t->w = tt_block_alloc(bytes)) != NULL;
-    for (int i = 0; i < t->slot_count; i++) ok &= (t->slot[i] = tt_block_alloc(bytes)) != NULL;
-    if (!ok) return tt_fail(TT_ENOMEM, "no memory for %lld parameters and the optimiser's state", (long long)t->size);
+    bool ok = (t->w = tt_block_alloc(bytes)) && (t->w_next = tt_block_alloc(bytes));
+    for (int i = 0; i < t->slot_count && ok; i++)
+        ok = (t->slot[i] = tt_block_alloc(bytes)) && (t->slot_next[i] = tt_block_alloc(bytes));
+    if (!ok)
+        return tt_fail(TT_ENOMEM, "no memory for %lld parameters and the optimiser's state",
+                       (long long)t->size);
     tt_model_init(t->model, (uint64_t)t->conf.seed, t->w);
     tt_model_bind(t->model, t->w);
     return TT_OK;
 }
 
-static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
+static tt_err take_init(tt_trainer *t, const char *path, bool partial)
 {
-    const tt_kernels *k;
+    tt_node *rename = tt_node_get(t->job.model, "rename");
+    tt_err err = tt_weights_load(path, rename, partial, t->params, t->param_count, t->w);
+    char *whole;
+
+    if (err) return err;
+    if (!(whole = realpath(path, NULL))) return tt_fail(TT_EIO, "%s: %s", path, strerror(errno));
+    free(t->init);
+    t->init = whole;
+    t->init_partial = partial;
+    return TT_OK;
+}
+
+/* From the newest checkpoint; if there is none, as the run was started, or is started now. */
+static tt_err resume(tt_trainer *t, const tt_train_opts *o, bool *found)
+{
+    char folder[4200];
+    tt_err err;
+
+    snprintf(folder, sizeof folder, "%s/checkpoints", t->dir->path);
+    if ((err = trainer_restore(t, folder, found))) return err;
+    report_read_init(t);
+    if (!*found && o->init) return take_init(t, o->init, o->partial);
+    if (!*found && t->init) {
+        char *path = t->init;
+        t->init = NULL;
+        err = take_init(t, path, t->init_partial);
+        free(path);
+        if (err) return tt_context(err, "the weights the run was started from");
+    }
+    if (t->step > t->steps)
+        tt_warn("the run has done %lld steps, more than the %lld of the job: nothing is left to do",
+                (long long)t->step, (long long)t->steps);
+    t->early_end = t->conf.early.sign && t->early_bad >= t->conf.patience;
+    return TT_OK;
+}
+
+static tt_err open_run(tt_trainer *t, const tt_train_opts *o)
+{
     bool found = false;
     tt_err err;
 
-    if ((err = tt_job_read(o->job, &t->job)) || (err = read_train(t->job.train, &t->conf)) ||
-        (err = read_checkpoint(t->job.checkpoint, &t->save)) || (err = tt_kernels_find(t->conf.kernels, &k)))
+    if ((err =
+             tt_run_dir_open(o->runs ? o->runs : "runs", t->job.name, o->run, o->resume, &t->dir)))
         return err;
-    int threads = threads_of(&t->conf, o->threads);
+    report_log(t);
+    if (o->resume && (err = resume(t, o, &found))) return err;
+    if ((err = report_open(t, o, found ? t->step : -1))) return err;
+    return is_never(&t->save.every) ? TT_OK : trainer_saver_open(t);
+}
+
+static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
+{
+    const tt_kernels *k;
+    tt_err err;
+
+    if ((err = tt_job_read(o->job, &t->job)) || (err = read_train(t->job.train, &t->conf)) ||
+        (err = read_checkpoint(t->job.checkpoint, &t->save)) ||
+        (err = find_kernels(t->job.train, &t->conf, &k)))
+        return err;
+    int threads = threads_of(&t->conf, o);
     t->grains = threads * (int)t->conf.accumulate;
     int grain = (int)((t->conf.batch + t->grains - 1) / t->grains);
     tt_model_opts mo = {.kernels = k, .samples = grain, .sync_norm = threads > 1};
     if ((err = tt_model_open(t->job.model, &mo, &t->model))) return err;
     t->params = tt_model_params(t->model, &t->param_count);
     t->size = tt_model_size(t->model);
-    if ((err = open_data(t, o)) || (err = plan_steps(t)) || (err = open_state(t))) return err;
-    if ((err = crew_open(&t->crew, t->model, threads, grain, true, tt_data_count(t->data, TT_VAL)))) return err;
-    if (o->init) {
-        tt_node *rename = tt_node_get(t->job.model, "rename");
-        if ((err = tt_weights_load(o->init, rename, o->partial, t->params, t->param_count, t->w))) return err;
-    }
-    if (!o->no_files) {
-        if ((err = tt_run_dir_open(o->runs ? o->runs : "runs", t->job.name, o->run, o->resume, &t->dir))) return err;
-        if (o->resume) {
-            char folder[4200];
-            snprintf(folder, sizeof folder, "%s/checkpoints", t->dir->path);
-            if ((err = trainer_restore(t, folder, &found))) return err;
-        }
-        if ((err = report_open(t, o, found ? t->step : -1))) return err;
-        if (t->save.every.steps || t->save.every.epochs || t->save.every.seconds > 0)
-            if ((err = trainer_saver_open(t))) return err;
-    }
+    if ((err = open_data(t, o)) || (err = plan_steps(t))) return err;
+    int64_t val_count = tt_data_count(t->data, TT_VAL);
+    if ((err = check_goals(&t->job, &t->conf, o->no_files ? NULL : &t->save, t->model,
+                           val_count > 0)))
+        return err;
+    if ((err = open_state(t))) return err;
+    if ((err = crew_open(&t->crew, t->model, threads, grain, true, val_count))) return err;
+    if (o->init && !o->resume && (err = take_init(t, o->init, o->partial))) return err;
+    if (!o->no_files && (err = open_run(t, o))) return err;
     t->first_step = t->step;
     tt_model_refresh(t->model, 0, 1);
     tt_data_flow flow = tt_data_feeding(t->data);
-    return tt_feed_open(t->data, TT_TRAIN, &t->order, t->step, flow.threads, flow.prefetch, &t->feed);
+    if ((err = tt_feed_open(t->data, TT_TRAIN, &t->order, t->step, flow.threads, flow.prefetch,
+                            &t->feed)))
+        return err;
+    return t->dir ? tt_run_dir_begin(t->dir) : TT_OK; /* last: nothing can fail any more */
 }
 
 tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
@@ -311,6 +463,7 @@ tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
     for (int i = 0; i < TT_LOSSES; i++) t->progress.val.part[i] = NAN;
     t->progress.best = t->progress.eta_s = NAN;
     if ((err = open_all(t, o))) {
+        if (t->logging) tt_log_close(); /* nobody else knows of it */
         tt_train_close(t);
         return err;
     }
@@ -329,20 +482,55 @@ void tt_train_close(tt_trainer *t)
     crew_close(&t->crew);
     tt_optim_close(t->optim);
     size_t bytes = (size_t)t->size * sizeof(float);
-    if (t->w) tt_block_free(t->w, bytes);
-    for (int i = 0; i < TT_OPTIM_SLOTS; i++)
-        if (t->slot[i]) tt_block_free(t->slot[i], bytes);
+    tt_block_free(t->w, bytes);
+    tt_block_free(t->w_next, bytes);
+    for (int i = 0; i < TT_OPTIM_SLOTS; i++) {
+        tt_block_free(t->slot[i], bytes);
+        tt_block_free(t->slot_next[i], bytes);
+    }
     tt_data_close(t->data);
     tt_model_close(t->model);
     tt_arena_close(t->arena);
+    free(t->init);
     free(t);
 }
 
-const char *tt_train_name(const tt_trainer *t) { return t->job.name; }
-const char *tt_train_run(const tt_trainer *t) { return t->dir ? t->dir->path : ""; }
-const tt_model *tt_train_model(const tt_trainer *t) { return t->model; }
-const tt_data *tt_train_data(const tt_trainer *t) { return t->data; }
-const float *tt_train_params(const tt_trainer *t) { return t->w; }
-int tt_train_threads(const tt_trainer *t) { return t->crew.size; }
-int64_t tt_train_first_step(const tt_trainer *t) { return t->first_step; }
-const char *tt_train_best(const tt_trainer *t) { return t->save.best.sign ? t->save.best_text : ""; }
+const char *tt_train_name(const tt_trainer *t)
+{
+    return t->job.name;
+}
+const char *tt_train_run(const tt_trainer *t)
+{
+    return t->dir ? t->dir->path : "";
+}
+const tt_model *tt_train_model(const tt_trainer *t)
+{
+    return t->model;
+}
+const tt_data *tt_train_data(const tt_trainer *t)
+{
+    return t->data;
+}
+const float *tt_train_params(const tt_trainer *t)
+{
+    return t->w;
+}
+int64_t tt_train_parameters(const tt_trainer *t)
+{
+    int64_t n = 0;
+    for (int i = 0; i < t->param_count; i++)
+        if (t->params[i].role != TT_STAT) n += t->params[i].n;
+    return n;
+}
+int tt_train_threads(const tt_trainer *t)
+{
+    return t->crew.size;
+}
+int64_t tt_train_first_step(const tt_trainer *t)
+{
+    return t->first_step;
+}
+const char *tt_train_best(const tt_trainer *t)
+{
+    return t->save.best.sign ? t->save.best_text : "";
+}

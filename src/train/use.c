@@ -1,6 +1,8 @@
 /* use: what was trained, at work: evaluating, predicting, exporting. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "trainer.h"
 
@@ -15,9 +17,32 @@ struct tt_use {
     crew crew;
     int threads, grain;
     const char *layer;
-    tt_data *data;
+    tt_data *data;  /* the split used last, ...                  */
+    tt_split split; /* ... which that is, ...                    */
+    bool only_x;    /* ... and whether without labels or targets */
     tt_use_opts o;
 };
+
+/* A folder is a run or a checkpoint; a file beside a manifest is part of one. */
+static bool is_ours(const char *weights)
+{
+    const char *slash = strrchr(weights, '/');
+    char path[4300];
+    struct stat st;
+
+    if (!stat(weights, &st) && S_ISDIR(st.st_mode)) return true;
+    snprintf(path, sizeof path, "%.*smanifest.json", slash ? (int)(slash - weights + 1) : 0,
+             weights);
+    return tt_file_exists(path);
+}
+
+static tt_err load_weights(tt_use *u, const tt_use_opts *o)
+{
+    const tt_node *rename = tt_node_get(u->job.model, "rename");
+
+    if (is_ours(o->weights) || (rename && tt_node_is_null(rename))) rename = NULL;
+    return tt_weights_load(o->weights, rename, o->partial, u->params, u->param_count, u->w);
+}
 
 tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
 {
@@ -29,9 +54,11 @@ tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
     if (!u) return tt_fail(TT_ENOMEM, "no memory");
     u->o = *o;
     if ((err = tt_job_read(o->job, &u->job)) || (err = read_train(u->job.train, &u->conf)) ||
-        (err = tt_kernels_find(u->conf.kernels, &k)))
+        (err = find_kernels(u->job.train, &u->conf, &k)))
         goto fail;
-    u->threads = o->threads ? o->threads : u->conf.threads ? (int)u->conf.threads : tt_cpu_count();
+    /* The run may come from a larger machine; in use, the number of threads changes no result. */
+    int threads = (int)u->conf.threads, cpus = tt_cpu_count();
+    u->threads = o->threads ? o->threads : threads && threads < cpus ? threads : cpus;
     u->grain = o->batch ? o->batch : 64;
     u->layer = o->layer;
     tt_model_opts mo = {.kernels = k, .samples = u->grain, .keep = o->layer};
@@ -42,11 +69,11 @@ tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
         err = tt_fail(TT_ENOMEM, "no memory for the weights");
         goto fail;
     }
-    if (o->params) memcpy(u->w, o->params, u->bytes);
-    else tt_model_init(u->model, (uint64_t)u->conf.seed, u->w);
-    if (o->weights &&
-        (err = tt_weights_load(o->weights, tt_node_get(u->job.model, "rename"), o->partial, u->params, u->param_count, u->w)))
-        goto fail;
+    if (o->params)
+        memcpy(u->w, o->params, u->bytes);
+    else
+        tt_model_init(u->model, (uint64_t)u->conf.seed, u->w);
+    if (o->weights && (err = load_weights(u, o))) goto fail;
     tt_model_bind(u->model, u->w);
     tt_model_refresh(u->model, 0, 1);
     *out = u;
@@ -56,47 +83,64 @@ fail:
     return err;
 }
 
-static tt_err need_crew(tt_use *u, int64_t samples)
+/* A crew for so many rows, no larger than they need: one row of a large model does not take memory
+ * for 64, nor for a thread that has nothing to do. */
+static tt_err need_crew(tt_use *u, int64_t rows)
 {
-    if (u->crew.team && u->crew.part_count * u->grain >= samples) return TT_OK;
-    crew_close(&u->crew);
-    return crew_open(&u->crew, u->model, u->threads, u->grain, false, samples);
+    crew *c = &u->crew;
+    int grain = rows < u->grain ? (rows > 0 ? (int)rows : 1) : u->grain;
+    int64_t parts = (rows + grain - 1) / grain;
+    int threads = parts < u->threads ? (parts > 0 ? (int)parts : 1) : u->threads;
+    tt_err err;
+
+    if (c->team && c->grain >= grain && c->size >= threads && c->part_count * c->grain >= rows)
+        return TT_OK;
+    crew_close(c);
+    if (!(err = crew_open(c, u->model, threads, grain, false, rows))) return TT_OK;
+    crew_close(c); /* half open it would be taken for whole */
+    if (err != TT_ENOMEM) return err;
+    return tt_fail(TT_ENOMEM,
+                   "no memory for %d rows at once on each of %d threads: a smaller batch or fewer "
+                   "threads need less",
+                   grain, threads);
 }
 
-static tt_data_want want_of(const tt_use *u)
+tt_data_want tt_job_want(const tt_model *m)
 {
-    tt_wants w = tt_model_wants(u->model);
-    return (tt_data_want){.input = tt_model_input(u->model), .classes = w.classes, .targets = w.targets,
-                          .input_at = tt_model_input_at(u->model)};
+    tt_wants w = tt_model_wants(m);
+
+    return (tt_data_want){.input = tt_model_input(m),
+                          .classes = w.classes,
+                          .targets = w.targets,
+                          .input_at = tt_model_input_at(m)};
 }
 
-static tt_err need_data(tt_use *u)
+static tt_err need_split(tt_use *u, tt_split split, bool only_x)
 {
-    tt_data_want want = want_of(u);
-    if (u->data) return TT_OK;
+    tt_data_want want = tt_job_want(u->model);
+    tt_err err;
+
+    if (u->data && u->split == split && u->only_x == only_x) return TT_OK;
     if (!u->job.data) return tt_node_fail(tt_tree_root(u->o.job), "the job has no data");
-    return tt_data_open(u->job.data, &want, (uint64_t)u->conf.seed, &u->data);
-}
-
-static tt_err need_split(tt_use *u, tt_split split)
-{
-    tt_err err = need_data(u);
-    if (err) return err;
-    if (!tt_data_count(u->data, split))
-        return tt_fail(TT_EDATA, "the job has no %s data", split == TT_VAL ? "validation (data.val)" : "training");
+    tt_data_close(u->data);
+    want.only_x = only_x;
+    if ((err = tt_data_open_split(u->job.data, &want, (uint64_t)u->conf.seed, split, &u->data)))
+        return err;
+    u->split = split;
+    u->only_x = only_x;
     return TT_OK;
 }
 
 tt_err tt_use_eval(tt_use *u, tt_split split, tt_metrics *out)
 {
-    tt_err err = need_split(u, split);
+    tt_err err = need_split(u, split, false);
     if (!err) err = need_crew(u, tt_data_count(u->data, split));
     return err ? err : crew_eval(&u->crew, u->data, split, (uint64_t)u->conf.seed, out);
 }
 
 tt_err tt_use_eval_rows(tt_use *u, const tt_data_rows *rows, tt_metrics *out)
 {
-    tt_data_want want = want_of(u);
+    tt_data_want want = tt_job_want(u->model);
     tt_data *d = NULL;
     tt_err err = tt_data_open_rows(&want, rows, NULL, (uint64_t)u->conf.seed, &d);
 
@@ -113,15 +157,14 @@ typedef struct predict_job {
     int64_t first;
     int n;
     float *out;
-    tt_err err;
-    char message[1024];
 } predict_job;
 
 /* Step k of a batch of one sample is row k, so any row can be asked for by itself. */
 static tt_err fill_rows(const predict_job *j, tt_batch *b, int64_t at, int n)
 {
     const crew *c = &j->u->crew;
-    tt_order one = {.count = j->rows ? j->n : tt_data_count(j->u->data, j->split), .batch = 1, .by_pass = true};
+    tt_order one = {
+        .count = j->rows ? j->n : tt_data_count(j->u->data, j->split), .batch = 1, .by_pass = true};
 
     b->n = n;
     if (j->rows) {
@@ -138,22 +181,21 @@ static tt_err fill_rows(const predict_job *j, tt_batch *b, int64_t at, int n)
 
 static void predict_member(void *arg, int me)
 {
-    predict_job *j = arg;
+    const predict_job *j = arg;
     crew *c = &j->u->crew;
-    int64_t features = tt_use_features(j->u);
+    worker *w = &c->workers[me];
+    int64_t features = tt_use_features(j->u), got;
 
-    for (int at = me * c->grain; at < j->n; at += c->size * c->grain) {
-        tt_batch b = c->workers[me].eval;
-        int n = j->n - at < c->grain ? j->n - at : c->grain;
-        int64_t got;
-        tt_err err = fill_rows(j, &b, at, n);
-        if (!err) {
+    w->err = TT_OK;
+    for (int64_t at = (int64_t)me * c->grain; at < j->n; at += (int64_t)c->size * c->grain) {
+        tt_batch b = w->eval;
+        int n = j->n - at < c->grain ? (int)(j->n - at) : c->grain;
+        if (!(w->err = fill_rows(j, &b, at, n))) {
             crew_run(c, me, TT_PASS_PREDICT, &b, false, 0, false);
-            err = tt_run_output(c->workers[me].run, j->u->layer, j->out + at * features, &got);
+            w->err = tt_run_output(w->run, j->u->layer, j->out + at * features, &got);
         }
-        if (err) {
-            j->err = err;
-            strncpy(j->message, tt_message(), sizeof j->message - 1);
+        if (w->err) {
+            snprintf(w->message, sizeof w->message, "%s", tt_message());
             return;
         }
     }
@@ -161,18 +203,23 @@ static void predict_member(void *arg, int me)
 
 static tt_err predict(tt_use *u, predict_job *j)
 {
+    const crew *c = &u->crew;
     tt_err err = need_crew(u, j->n);
+
     if (err) return err;
-    tt_team_run(u->crew.team, predict_member, j);
-    return j->err ? tt_repeat(j->err, j->message) : TT_OK;
+    tt_team_run(c->team, predict_member, j);
+    for (int i = 0; i < c->size; i++)
+        if (c->workers[i].err) return tt_repeat(c->workers[i].err, c->workers[i].message);
+    return TT_OK;
 }
 
 tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *out)
 {
     predict_job j = {.u = u, .split = split, .first = first, .n = n, .out = out};
-    tt_err err = need_split(u, split);
+    tt_err err = need_split(u, split, true);
     if (!err && (first < 0 || n < 0 || first + n > tt_data_count(u->data, split)))
-        err = tt_fail(TT_EINVAL, "rows %lld to %lld of %lld", (long long)first, (long long)first + n, (long long)tt_data_count(u->data, split));
+        err = tt_fail(TT_EINVAL, "rows %lld to %lld of %lld", (long long)first,
+                      (long long)first + n, (long long)tt_data_count(u->data, split));
     return err ? err : predict(u, &j);
 }
 
@@ -186,14 +233,30 @@ int64_t tt_use_features(const tt_use *u)
 {
     tt_shape s = tt_model_output(u->model);
     for (int i = 0; u->layer && i < tt_model_layer_count(u->model); i++)
-        if (!strcmp(tt_model_layer(u->model, i).name, u->layer)) s = tt_model_layer(u->model, i).out;
+        if (!strcmp(tt_model_layer(u->model, i).name, u->layer))
+            s = tt_model_layer(u->model, i).out;
     return tt_shape_count(s);
 }
 
-int64_t tt_use_count(tt_use *u, tt_split split) { return need_data(u) ? 0 : tt_data_count(u->data, split); }
-const tt_model *tt_use_model(const tt_use *u) { return u->model; }
-const tt_data *tt_use_data(const tt_use *u) { return u->data; }
-const float *tt_use_params(const tt_use *u) { return u->w; }
+tt_err tt_use_count(tt_use *u, tt_split split, int64_t *out)
+{
+    tt_err err = need_split(u, split, true);
+
+    *out = err ? 0 : tt_data_count(u->data, split);
+    return err;
+}
+const tt_model *tt_use_model(const tt_use *u)
+{
+    return u->model;
+}
+const tt_data *tt_use_data(const tt_use *u)
+{
+    return u->data;
+}
+const float *tt_use_params(const tt_use *u)
+{
+    return u->w;
+}
 
 tt_err tt_use_export(const tt_use *u, const char *path)
 {
@@ -201,11 +264,8 @@ tt_err tt_use_export(const tt_use *u, const char *path)
     tt_err err;
 
     if (!e) return tt_fail(TT_ENOMEM, "no memory");
-    for (int i = 0; i < u->param_count; i++) {
-        const tt_param *p = &u->params[i];
-        e[i] = (tt_entry){.name = p->name, .type = TT_F32, .rank = p->rank, .data = u->w + p->at, .bytes = p->n * 4};
-        memcpy(e[i].shape, p->shape, sizeof p->shape);
-    }
+    for (int i = 0; i < u->param_count; i++)
+        e[i] = entry_of(&u->params[i], u->params[i].name, u->w);
     err = tt_tensors_write(path, e, u->param_count, NULL, NULL);
     free(e);
     return err;

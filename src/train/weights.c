@@ -5,11 +5,22 @@
 
 #include "trainer.h"
 
-/* What is loaded from: a checkpoint of ours, or one safetensors file. */
+/* What is loaded from: the model's file of a checkpoint of ours, or any safetensors file. */
 typedef struct source {
     tt_ckpt *ckpt;
-    tt_tensors *file;
+    tt_tensors *opened;
+    const tt_tensors *file;
 } source;
+
+/* The optimiser's state is in files of its own, and nobody's weights. */
+static tt_err take_model(const char *path, source *s)
+{
+    if (!tt_ckpt_finite(s->ckpt))
+        tt_warn("%s: step %lld holds numbers that are not finite", path,
+                (long long)tt_ckpt_step(s->ckpt));
+    s->file = tt_ckpt_file(s->ckpt, "model.safetensors");
+    return s->file ? TT_OK : tt_fail(TT_ECKPT, "%s: the checkpoint has no model.safetensors", path);
+}
 
 static tt_err source_open(const char *path, source *s)
 {
@@ -23,10 +34,17 @@ static tt_err source_open(const char *path, source *s)
         err = tt_ckpt_open_path(path, true, &s->ckpt);
     } else {
         snprintf(inner, sizeof inner, "%s/checkpoints", path);
-        if (tt_file_exists(inner)) err = tt_ckpt_open(inner, -1, true, &s->ckpt);
-        else if (n > 12 && !strcmp(path + n - 12, ".safetensors")) err = tt_tensors_open(path, &s->file);
-        else err = tt_fail(TT_ECKPT, "%s is neither a run folder, nor a checkpoint, nor a .safetensors file", path);
+        if (tt_file_exists(inner))
+            err = tt_ckpt_open(inner, -1, true, &s->ckpt);
+        else if (n > 12 && !strcmp(path + n - 12, ".safetensors"))
+            err = tt_tensors_open(path, &s->opened);
+        else
+            err = tt_fail(TT_ECKPT,
+                          "%s is neither a run folder, nor a checkpoint, nor a .safetensors file",
+                          path);
     }
+    if (!err && s->ckpt) err = take_model(path, s);
+    if (!err && s->opened) s->file = s->opened;
     /* To whoever wants weights a file that is bad or unreadable is all the same. */
     return err == TT_EFORMAT || err == TT_EIO ? tt_repeat(TT_ECKPT, tt_message()) : err;
 }
@@ -34,13 +52,11 @@ static tt_err source_open(const char *path, source *s)
 static void source_close(source *s)
 {
     tt_ckpt_close(s->ckpt);
-    tt_tensors_close(s->file);
+    tt_tensors_close(s->opened);
 }
 
-static int source_count(const source *s) { return s->ckpt ? tt_ckpt_count(s->ckpt) : tt_tensors_count(s->file); }
-static const tt_entry *source_at(const source *s, int i) { return s->ckpt ? tt_ckpt_at(s->ckpt, i) : tt_tensors_at(s->file, i); }
-
-/* A rule is `from: to`; one '*' on each side stands for the same text. The first rule that fits applies. */
+/* A rule is `from: to`; one '*' on each side stands for the same text. The first rule that fits
+ * applies. */
 static void renamed(const tt_node *rules, const char *name, char *out, size_t size)
 {
     size_t n = strlen(name);
@@ -55,22 +71,24 @@ static void renamed(const tt_node *rules, const char *name, char *out, size_t si
             return;
         }
         size_t before = (size_t)(star - from), after = strlen(star + 1);
-        if (n < before + after || strncmp(name, from, before) || strcmp(name + n - after, star + 1)) continue;
+        if (n < before + after || strncmp(name, from, before) || strcmp(name + n - after, star + 1))
+            continue;
         int middle = (int)(n - before - after);
-        if (put) snprintf(out, size, "%.*s%.*s%s", (int)(put - to), to, middle, name + before, put + 1);
-        else snprintf(out, size, "%s", to);
+        if (put)
+            snprintf(out, size, "%.*s%.*s%s", (int)(put - to), to, middle, name + before, put + 1);
+        else
+            snprintf(out, size, "%s", to);
         return;
     }
 }
 
-/* What a file may hold beside the weights without being wrong: optimiser state, counters. */
-static bool is_extra(const tt_entry *e, const source *s)
+/* What a file may hold beside the weights without being wrong: PyTorch's batch norm counts. */
+static bool is_extra(const tt_entry *e)
 {
-    size_t n = strlen(e->name);
     static const char counter[] = "num_batches_tracked";
-    if (n >= sizeof counter - 1 && !strcmp(e->name + n - (sizeof counter - 1), counter)) return true;
-    return s->ckpt && (!strncmp(e->name, "momentum.", 9) || !strncmp(e->name, "exp_avg", 7) || !strncmp(e->name, "sum", 3) ||
-                       !strncmp(e->name, "square_avg", 10));
+    size_t n = strlen(e->name), tail = sizeof counter - 1;
+
+    return n >= tail && !strcmp(e->name + n - tail, counter);
 }
 
 static bool same_shape(const tt_entry *e, const tt_param *p)
@@ -80,20 +98,25 @@ static bool same_shape(const tt_entry *e, const tt_param *p)
 
 static void list_name(tt_str *s, int *count, const char *name)
 {
-    if (++*count <= 20) tt_str_add(s, "\n  %s", name);
-    else if (*count == 21) tt_str_add(s, "\n  ...");
+    if (++*count <= 20)
+        tt_str_add(s, "\n  %s", name);
+    else if (*count == 21)
+        tt_str_add(s, "\n  ...");
 }
 
 static tt_err check_rules(const tt_node *rules)
 {
-    if (!rules) return TT_OK;
-    if (rules->kind != TT_MAP) return tt_node_fail(rules, "rename is a map of names: {old.*: new.*}");
+    if (!rules || tt_node_is_null(rules)) return TT_OK;
+    if (rules->kind != TT_MAP)
+        return tt_node_fail(rules, "rename is a map of names: {old.*: new.*}");
     for (int i = 0; i < rules->count; i++)
-        if (rules->item[i]->kind != TT_SCALAR) return tt_node_fail(rules->item[i], "rename gives one name for another");
+        if (rules->item[i]->kind != TT_SCALAR)
+            return tt_node_fail(rules->item[i], "rename gives one name for another");
     return TT_OK;
 }
 
-tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, const tt_param *params, int count, float *w)
+tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, const tt_param *params,
+                       int count, float *w)
 {
     source s = {0};
     tt_str missing = {0}, extra = {0}, unfit = {0};
@@ -102,14 +125,14 @@ tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, con
     tt_err err = got ? check_rules(rules) : tt_fail(TT_ENOMEM, "no memory");
 
     if (err || (err = source_open(path, &s))) goto out;
-    for (int i = 0; i < source_count(&s) && !err; i++) {
-        const tt_entry *e = source_at(&s, i);
+    for (int i = 0; i < tt_tensors_count(s.file) && !err; i++) {
+        const tt_entry *e = tt_tensors_at(s.file, i);
         char name[1024];
         int k = 0;
         renamed(rules, e->name, name, sizeof name);
         while (k < count && strcmp(params[k].name, name)) k++;
         if (k == count) {
-            if (!is_extra(e, &s)) list_name(&extra, &extra_count, e->name);
+            if (!is_extra(e)) list_name(&extra, &extra_count, e->name);
         } else if (!same_shape(e, &params[k])) {
             list_name(&unfit, &unfit_count, params[k].name);
             got[k] = true;
@@ -129,7 +152,8 @@ tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, con
     if (report.size && (!partial || !taken))
         err = tt_fail(TT_ECKPT, "%s does not fit the model%s%s", path, report.data,
                       partial ? "" : "\n(--partial takes what matches; model.rename maps names)");
-    else if (report.size) tt_warn("%s: took %d of %d tensors%s", path, taken, count, report.data);
+    else if (report.size)
+        tt_warn("%s: took %d of %d tensors%s", path, taken, count, report.data);
     tt_str_free(&report);
 out:
     source_close(&s);

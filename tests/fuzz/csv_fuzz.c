@@ -35,16 +35,22 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (int i = 0; i < TT_COUNT(jobs); i++) {
         tt_data_want want = {.input = {1, {1}}, .classes = i % 2 ? 0 : 4, .targets = i % 2};
         tt_source_ctx c = {.want = &want, .dir = ""};
-        tt_source *train = tt_source_new(), *val = tt_source_new();
+        tt_source *train = tt_source_new(), *val = tt_source_new(), *x = tt_source_new();
         tt_tree *tree;
         if (tt_tree_parse("fuzz", jobs[i], strlen(jobs[i]), &tree)) abort();
-        train->name = val->name = "fuzz";
+        train->name = val->name = x->name = "fuzz";
         if (!tt_csv_decode(train, tt_tree_root(tree), "train", &c, i == 2, text, size)) {
             check(train, want.classes);
             c.train = train; /* the same text as validation set must fit */
             if (tt_csv_decode(val, tt_tree_root(tree), "val", &c, i == 2, text, size)) abort();
             check(val, want.classes);
+            want.only_x = true; /* to predict from: the same features, and no answers */
+            if (!tt_csv_decode(x, tt_tree_root(tree), "val", &c, i == 2, text, size)) {
+                check(x, want.classes);
+                if (x->label || x->target) abort();
+            }
         }
+        tt_source_close(x);
         tt_source_close(val);
         tt_source_close(train);
         tt_tree_close(tree);

@@ -12,8 +12,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         malloc(size ? size : 1); /* of its exact size, so that reading past the end is seen */
 
     memcpy(text, data, size);
-    for (int kind = 0; kind < 2; kind++) {
-        tt_data_want want = {.input = {1, {100}}, .classes = kind ? 3 : 0, .targets = kind ? 0 : 1};
+    for (int kind = 0; kind < 3; kind++) {
+        tt_data_want want = {.input = {1, {100}},
+                             .classes = kind ? 3 : 0,
+                             .targets = kind ? 0 : 1,
+                             .only_x = kind == 2};
         tt_source_ctx c = {.want = &want, .dir = ""};
         tt_libsvm_keys k = {0};
         tt_source *s = tt_source_new();

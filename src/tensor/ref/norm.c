@@ -74,7 +74,5 @@ void tt_ref_norm_backward(const tt_norm_args *a)
                 double v = a->dy[k] - sum * share - xhat(a, c, k) * dot * share;
                 tt_ref_put(&a->dx[k], slope * v, a->dx_add);
             }
-        if (a->dgamma) tt_ref_put(&a->dgamma[c], dot, a->dw_add);
-        if (a->dbeta) tt_ref_put(&a->dbeta[c], sum, a->dw_add);
     }
 }

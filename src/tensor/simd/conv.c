@@ -10,10 +10,19 @@ static bool dense(const tt_window *w)
     return w->h == 1 && w->w == 1 && w->kh == 1 && w->kw == 1 && w->oh == 1 && w->ow == 1;
 }
 
+/* LANES counts floats within a slice of VW samples, padding included, in 32 bits. */
+static bool fits(const tt_window *w)
+{
+    double high = (double)w->h + 2.0 * w->ph + (double)w->kh * w->dh,
+           wide = (double)w->w + 2.0 * w->pw + (double)w->kw * w->dw;
+
+    return high * wide * (w->c > w->o ? w->c : w->o) * VW * 4 <= INT32_MAX;
+}
+
 tt_layout TT_SIMD(conv_layout)(const tt_window *w, int n)
 {
     bool few = w->c <= FEW_CHANNELS && w->o <= FEW_CHANNELS;
-    return n >= VW && w->groups == 1 && (few || dense(w)) ? TT_LANES : TT_NHWC;
+    return n >= VW && w->groups == 1 && (few || dense(w)) && fits(w) ? TT_LANES : TT_NHWC;
 }
 
 size_t TT_SIMD(conv_packed)(const tt_conv *c)

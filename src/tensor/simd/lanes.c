@@ -109,12 +109,6 @@ void TT_SIMD(lanes_taps)(const tt_conv *c, input in, int32_t *off)
 
 /* ---- Forward ---- */
 
-/* Outputs that pooling looks at; all of them without pooling. */
-static int used_cols(const tt_conv *c)
-{
-    return c->pool ? (c->pow_ - 1) * c->psw + c->pkw : c->win.ow;
-}
-
 /* One pooled row of one channel, from the rows of outputs at `from`, `stride` floats apart. */
 static ALWAYS_INLINE void pool_row(const tt_conv *c, const int kh, const int kw, const float *from,
                                    ptrdiff_t stride, float *y, uint8_t *pick)
@@ -158,12 +152,12 @@ static void forward_slice(const tt_conv *c, const tt_conv_args *a, input in, con
 {
     const tt_window *w = &c->win;
     const int taps = w->c * w->kh * w->kw, cols = used_cols(c);
-    const int tiles = parts(w->o, ROWS_MOST);
+    const int tiles = ceil_div(w->o, ROWS_MOST);
     const int h = c->pool ? c->poh : w->oh;
 
     for (int i = 0; i < h; i++)
         for (int t = 0; t < tiles; t++) {
-            int o = part_first(w->o, tiles, t), m = part_first(w->o, tiles, t + 1) - o;
+            int o = part_start(w->o, tiles, t), m = part_start(w->o, tiles, t + 1) - o;
             row_job r = {.x_step = w->sw * VW,
                          .count = cols,
                          .off = off,
@@ -200,9 +194,9 @@ typedef struct forward_scratch {
 static size_t forward_cut(const tt_conv *c, input in, void *base, forward_scratch *s)
 {
     const tt_window *w = &c->win;
-    cut k = {base, 0};
+    cutter k = {base, 0};
 
-    s->off = cut_take(&k, (size_t)w->c * w->kh * w->kw * sizeof(int32_t));
+    s->off = cut(&k, (size_t)w->c * w->kh * w->kw * sizeof(int32_t));
     s->padded = in.copy ? cut_vectors(&k, (int64_t)w->c * in.h * in.w) : NULL;
     s->rows = c->pool ? cut_vectors(&k, (int64_t)ROWS_MOST * c->pkh * used_cols(c)) : NULL;
     return k.used;
@@ -301,11 +295,11 @@ size_t TT_SIMD(lanes_packed)(const tt_conv *c)
 
 void TT_SIMD(lanes_pack)(const tt_conv *c, const float *w, float *packed)
 {
-    const int taps = c->win.c * c->win.kh * c->win.kw, tiles = parts(c->win.o, ROWS_MOST);
+    const int taps = c->win.c * c->win.kh * c->win.kw, tiles = ceil_div(c->win.o, ROWS_MOST);
 
     if (TT_SIMD(lanes_is_dense)(c)) return;
     for (int t = 0; t < tiles; t++) {
-        int o = part_first(c->win.o, tiles, t), m = part_first(c->win.o, tiles, t + 1) - o;
+        int o = part_start(c->win.o, tiles, t), m = part_start(c->win.o, tiles, t + 1) - o;
 
         for (int k = 0; k < taps; k++)
             for (int i = 0; i < m; i++) *packed++ = w[(ptrdiff_t)(o + i) * taps + k];

@@ -65,35 +65,14 @@ static inline void pick_store(uint8_t *p, vi x)
 }
 #endif
 
-/* `total` in even parts of at most `most`: part i starts at part_first(i). */
-static inline int parts(int total, int most)
-{
-    return (total + most - 1) / most;
-}
-static inline int part_first(int total, int count, int i)
-{
-    return (int)((int64_t)total * i / count);
-}
 static inline int64_t slices(int n)
 {
     return (n + VW - 1) / VW;
 }
 
-/* Scratch is cut from one block; with base NULL this only counts. */
-typedef struct cut {
-    char *base;
-    size_t used;
-} cut;
-static inline void *cut_take(cut *c, size_t bytes)
+static inline float *cut_vectors(cutter *c, int64_t count)
 {
-    void *p = c->base ? c->base + c->used : NULL;
-
-    c->used += (bytes + 63) / 64 * 64;
-    return p;
-}
-static inline float *cut_vectors(cut *c, int64_t count)
-{
-    return cut_take(c, (size_t)count * VB);
+    return cut(c, (size_t)count * VB);
 }
 
 /* ---- Dense (lanes_dense.c): c features in, o out, h = w = kh = kw = 1 ---- */
@@ -101,6 +80,16 @@ bool TT_SIMD(lanes_is_dense)(const tt_conv *c);
 size_t TT_SIMD(lanes_dense_scratch)(const tt_conv *c, int n);
 void TT_SIMD(lanes_dense_forward)(const tt_conv *c, const tt_conv_args *a);
 void TT_SIMD(lanes_dense_backward)(const tt_conv *c, const tt_conv_args *a);
+
+/* Outputs that pooling looks at; all of them without pooling. */
+static inline int used_rows(const tt_conv *c)
+{
+    return c->pool ? (c->poh - 1) * c->psh + c->pkh : c->win.oh;
+}
+static inline int used_cols(const tt_conv *c)
+{
+    return c->pool ? (c->pow_ - 1) * c->psw + c->pkw : c->win.ow;
+}
 
 /* ---- Convolution: input as the loops see it (lanes.c) ---- */
 

@@ -3,8 +3,7 @@
  *
  *   forward   y  = W x:     rows of W are broadcast as they lie, vectors are slices of x
  *   dx        dx = W^T dy:  W^T in narrow panels, copied as we go; vectors are slices of dy
- *   dw        dw = dy x^T:  dy is broadcast as it lies; x is transposed, so that rows of dw are
- * vectors
+ *   dw        dw = dy x^T:  dy is broadcast as it lies, vectors are rows of x, transposed
  *
  * Each is blocked so that the vectors of one tile stay in L1 while the broadcast side streams by,
  * which asks L2 for 4 bytes a cycle at most. */
@@ -105,15 +104,15 @@ static void slice_tile_of(int m, int n, const slice_job *t)
 void TT_SIMD(lanes_dense_forward)(const tt_conv *c, const tt_conv_args *a)
 {
     const int in = c->win.c, out = c->win.o, s_count = (int)slices(a->n);
-    const int blocks = parts(in, DEPTH), groups = parts(s_count, DENSE_COLS);
-    const int tiles = parts(out, DENSE_ROWS);
+    const int blocks = ceil_div(in, DEPTH), groups = ceil_div(s_count, DENSE_COLS);
+    const int tiles = ceil_div(out, DENSE_ROWS);
 
     for (int k = 0; k < blocks; k++)
         for (int g = 0; g < groups; g++) {
-            const int first = part_first(in, blocks, k), s = part_first(s_count, groups, g);
-            const int n = part_first(s_count, groups, g + 1) - s;
+            const int first = part_start(in, blocks, k), s = part_start(s_count, groups, g);
+            const int n = part_start(s_count, groups, g + 1) - s;
             slice_job t = {.a_row = in,
-                           .depth = part_first(in, blocks, k + 1) - first,
+                           .depth = part_start(in, blocks, k + 1) - first,
                            .add = k > 0,
                            .b = a->x + ((ptrdiff_t)s * in + first) * VW,
                            .b_col = (ptrdiff_t)in * VW,
@@ -121,12 +120,12 @@ void TT_SIMD(lanes_dense_forward)(const tt_conv *c, const tt_conv_args *a)
                            .relu = c->relu && k == blocks - 1};
 
             for (int i = 0; i < tiles; i++) {
-                int o = part_first(out, tiles, i);
+                int o = part_start(out, tiles, i);
 
                 t.a = a->w + (ptrdiff_t)o * in + first;
                 t.bias = a->b ? a->b + o : NULL;
                 t.y = a->y + ((ptrdiff_t)s * out + o) * VW;
-                slice_tile_of(part_first(out, tiles, i + 1) - o, n, &t);
+                slice_tile_of(part_start(out, tiles, i + 1) - o, n, &t);
             }
         }
 }
@@ -140,7 +139,7 @@ static void copy_panels(const float *w, int in, int tiles, int begin, int end, i
 {
     int first[PANELS + 1];
 
-    for (int i = begin; i <= end; i++) first[i - begin] = part_first(in, tiles, i);
+    for (int i = begin; i <= end; i++) first[i - begin] = part_start(in, tiles, i);
     for (int k = 0; k < depth; k++) {
         const float *from = w + (ptrdiff_t)(o + k) * in + first[0];
         const int ahead = k + AHEAD < depth ? AHEAD * in : 0;
@@ -162,18 +161,18 @@ static void copy_panels(const float *w, int in, int tiles, int begin, int end, i
 static void backward_x(const tt_conv *c, const tt_conv_args *a, float *panels)
 {
     const int in = c->win.c, out = c->win.o, s_count = (int)slices(a->n);
-    const int blocks = parts(out, DEPTH), groups = parts(s_count, DENSE_COLS);
-    const int tiles = parts(in, DENSE_ROWS);
+    const int blocks = ceil_div(out, DEPTH), groups = ceil_div(s_count, DENSE_COLS);
+    const int tiles = ceil_div(in, DENSE_ROWS);
 
     for (int k = 0; k < blocks; k++)
         for (int begin = 0; begin < tiles; begin += PANELS) {
-            const int o = part_first(out, blocks, k), depth = part_first(out, blocks, k + 1) - o;
+            const int o = part_start(out, blocks, k), depth = part_start(out, blocks, k + 1) - o;
             const int end = begin + PANELS < tiles ? begin + PANELS : tiles;
 
             copy_panels(a->w, in, tiles, begin, end, o, depth, panels);
             for (int g = 0; g < groups; g++) {
-                const int s = part_first(s_count, groups, g);
-                const int n = part_first(s_count, groups, g + 1) - s;
+                const int s = part_start(s_count, groups, g);
+                const int n = part_start(s_count, groups, g + 1) - s;
                 slice_job t = {.depth = depth,
                                .add = k > 0 || a->dx_add,
                                .y_col = (ptrdiff_t)in * VW,
@@ -181,11 +180,11 @@ static void backward_x(const tt_conv *c, const tt_conv_args *a, float *panels)
                                .b_col = (ptrdiff_t)out * VW};
 
                 for (int i = begin; i < end; i++) {
-                    int f = part_first(in, tiles, i);
+                    int f = part_start(in, tiles, i);
 
                     t.a = panels + (i - begin) * PANEL_SIZE;
                     t.y = a->dx + ((ptrdiff_t)s * in + f) * VW;
-                    slice_tile_of(part_first(in, tiles, i + 1) - f, n, &t);
+                    slice_tile_of(part_start(in, tiles, i + 1) - f, n, &t);
                 }
             }
         }
@@ -262,10 +261,11 @@ static void transpose_features(const tt_conv_args *a, int in, int f, int cols, i
 
 static void backward_w(const tt_conv *c, const tt_conv_args *a, float *panel)
 {
-    const int in = c->win.c, out = c->win.o, tiles = parts(out, DENSE_ROWS);
+    const int in = c->win.c, out = c->win.o, tiles = ceil_div(out, DENSE_ROWS);
 
     for (int f = 0; f < in; f += DENSE_COLS * VW) {
-        const int cols = in - f < DENSE_COLS * VW ? in - f : DENSE_COLS * VW, n = parts(cols, VW);
+        const int cols = in - f < DENSE_COLS * VW ? in - f : DENSE_COLS * VW,
+                  n = ceil_div(cols, VW);
         grad_job t = {.g_step = (ptrdiff_t)out * VW,
                       .x = panel,
                       .slices = slices(a->n),
@@ -275,11 +275,11 @@ static void backward_w(const tt_conv *c, const tt_conv_args *a, float *panel)
 
         transpose_features(a, in, f, cols, n, panel);
         for (int i = 0; i < tiles; i++) {
-            int o = part_first(out, tiles, i);
+            int o = part_start(out, tiles, i);
 
             t.g = a->dy + (ptrdiff_t)o * VW;
             t.dw = a->dw + (ptrdiff_t)o * in + f;
-            grad_tile_of(part_first(out, tiles, i + 1) - o, n, &t);
+            grad_tile_of(part_start(out, tiles, i + 1) - o, n, &t);
         }
     }
 }
@@ -315,7 +315,7 @@ void TT_SIMD(lanes_dense_backward)(const tt_conv *c, const tt_conv_args *a)
 
 size_t TT_SIMD(lanes_dense_scratch)(const tt_conv *c, int n)
 {
-    const int tiles = parts(c->win.c, DENSE_ROWS);
+    const int tiles = ceil_div(c->win.c, DENSE_ROWS);
     const size_t dx = (size_t)(tiles < PANELS ? tiles : PANELS) * PANEL_SIZE * sizeof(float);
     const size_t dw = (size_t)slices(n) * VW * DENSE_COLS * VB, db = (size_t)c->win.o * VB;
     const size_t most = dx > dw ? dx : dw;

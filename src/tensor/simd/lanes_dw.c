@@ -13,25 +13,16 @@ enum {
     VECTORS_RUN = 14      /* ... and vectors of a row at once                    */
 };
 
-static int used_rows(const tt_conv *c)
-{
-    return c->pool ? (c->poh - 1) * c->psh + c->pkh : c->win.oh;
-}
-static int used_cols(const tt_conv *c)
-{
-    return c->pool ? (c->pow_ - 1) * c->psw + c->pkw : c->win.ow;
-}
-
 dw_plan TT_SIMD(lanes_dw_plan)(const tt_conv *c)
 {
     const tt_window *w = &c->win;
     const int64_t taps = (int64_t)w->c * w->kh * w->kw;
-    const int run = parts(w->kw * w->c, VW);
+    const int run = ceil_div(w->kw * w->c, VW);
     dw_plan p = {.run = run};
     int64_t room;
 
-    /* Estimated from the instructions: a sparse multiplication costs 1.55 dense ones, and 2 more go into finding the
-     * place. */
+    /* Estimated from the instructions: a sparse multiplication costs 1.55 dense ones, and 2 more go
+     * into finding the place. */
     p.sparse = c->pool && (w->dw == 1 || w->kw == 1) && c->pkh * c->pkw < 255 &&
                1.55 * VW * ((double)w->kh * run + 2) < (double)c->psh * c->psw * taps;
     p.taps = taps > SUMS_MOST / GRAD_ROWS ? SUMS_MOST / GRAD_ROWS : (int)taps;
@@ -49,17 +40,17 @@ typedef struct dw_scratch {
 static size_t dw_cut(const tt_conv *c, const dw_plan *p, input in, void *base, dw_scratch *s)
 {
     const tt_window *w = &c->win;
-    cut k = {base, 0};
+    cutter k = {base, 0};
 
     if (p->sparse) {
         /* The last vector of a run may reach over the end. */
         s->sample = ((int64_t)in.h * in.w * w->c + VW + VW - 1) / VW * VW;
-        s->off = cut_take(&k, (size_t)c->poh * c->pow_ * sizeof(int32_t));
+        s->off = cut(&k, (size_t)c->poh * c->pow_ * sizeof(int32_t));
         s->x = cut_vectors(&k, s->sample);
         s->sums = cut_vectors(&k, (int64_t)p->rows * w->kh * p->run);
         return k.used;
     }
-    s->off = cut_take(&k, (size_t)w->c * w->kh * w->kw * sizeof(int32_t));
+    s->off = cut(&k, (size_t)w->c * w->kh * w->kw * sizeof(int32_t));
     s->x = in.copy ? cut_vectors(&k, (int64_t)w->c * in.h * in.w) : NULL;
     s->sums = cut_vectors(&k, (int64_t)p->rows * p->taps);
     s->grad = c->pool ? cut_vectors(&k, (int64_t)p->rows * used_rows(c) * used_cols(c)) : NULL;
@@ -143,13 +134,13 @@ static void dense_slice(const tt_conv *c, const dw_plan *p, input in, const floa
 {
     const tt_window *w = &c->win;
     const int h = used_rows(c), cols = used_cols(c);
-    const int tiles = parts(rows, GRAD_ROWS), groups = parts(taps, GRAD_TAPS);
+    const int tiles = ceil_div(rows, GRAD_ROWS), groups = ceil_div(taps, GRAD_TAPS);
     const int band = BAND_MOST / (GRAD_ROWS * cols * VB) + 1;
     const ptrdiff_t g_row = g_plane / h;
 
     for (int y = 0; y < h; y += band)
         for (int t = 0; t < tiles; t++) {
-            const int o = part_first(rows, tiles, t), m = part_first(rows, tiles, t + 1) - o;
+            const int o = part_start(rows, tiles, t), m = part_start(rows, tiles, t + 1) - o;
             grad_job j = {.x = x + (ptrdiff_t)y * w->sh * in.w * VW,
                           .g = g + o * g_plane + y * g_row,
                           .x_row = (ptrdiff_t)w->sh * in.w * VW,
@@ -161,11 +152,11 @@ static void dense_slice(const tt_conv *c, const dw_plan *p, input in, const floa
                           .stride = (ptrdiff_t)p->taps * VW};
 
             for (int k = 0; k < groups; k++) {
-                int first = part_first(taps, groups, k);
+                int first = part_start(taps, groups, k);
 
                 j.off = off + first;
                 j.sums = sums + o * j.stride + first * VW;
-                grad_tile_of(m, part_first(taps, groups, k + 1) - first, &j);
+                grad_tile_of(m, part_start(taps, groups, k + 1) - first, &j);
             }
         }
 }
@@ -315,15 +306,15 @@ static void run_tile_of(int m, int n, const run_job *j)
  */
 static void sparse_sample(const tt_conv *c, const dw_plan *p, run_job j, int rows)
 {
-    const int cuts = parts(p->run, VECTORS_RUN), most = parts(p->run, cuts);
-    const int groups = parts(c->win.kh, RUN_MOST / most < ROWS_RUN ? RUN_MOST / most : ROWS_RUN);
+    const int cuts = ceil_div(p->run, VECTORS_RUN), most = ceil_div(p->run, cuts);
+    const int groups = ceil_div(c->win.kh, RUN_MOST / most < ROWS_RUN ? RUN_MOST / most : ROWS_RUN);
     const ptrdiff_t plane = (ptrdiff_t)j.places * VW, channel = c->win.kh * j.stride;
 
     for (int t = 0; t < groups; t++)
         for (int k = 0; k < cuts; k++) {
-            const int row = part_first(c->win.kh, groups, t), v = part_first(p->run, cuts, k);
-            const int m = part_first(c->win.kh, groups, t + 1) - row;
-            const int n = part_first(p->run, cuts, k + 1) - v;
+            const int row = part_start(c->win.kh, groups, t), v = part_start(p->run, cuts, k);
+            const int m = part_start(c->win.kh, groups, t + 1) - row;
+            const int n = part_start(p->run, cuts, k + 1) - v;
             run_job o = j;
 
             o.x += row * j.row + v * VW;

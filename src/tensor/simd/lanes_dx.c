@@ -101,7 +101,7 @@ static float *pack_tap(const tt_conv *c, const dx_plan *p, const float *w, int y
 void TT_SIMD(lanes_dx_pack)(const tt_conv *c, const float *w, float *packed)
 {
     const dx_plan p = TT_SIMD(lanes_dx_plan)(c);
-    const int in = c->win.c, tiles = parts(in, p.most);
+    const int in = c->win.c, tiles = ceil_div(in, p.most);
 
     for (int cy = 0; cy < p.sy; cy++)
         for (int cx = 0; cx < p.sx; cx++)
@@ -109,8 +109,8 @@ void TT_SIMD(lanes_dx_pack)(const tt_conv *c, const float *w, float *packed)
                 for (int y = cy; y <= p.reach_y; y += p.sy)
                     for (int x = cx; x <= p.reach_x; x += p.sx) {
                         if (!is_row(c, &p, y) || !is_col(c, &p, x)) continue;
-                        packed = pack_tap(c, &p, w, y, x, part_first(in, tiles, t),
-                                          part_first(in, tiles, t + 1), packed);
+                        packed = pack_tap(c, &p, w, y, x, part_start(in, tiles, t),
+                                          part_start(in, tiles, t + 1), packed);
                     }
 }
 
@@ -238,11 +238,11 @@ typedef struct dx_scratch {
 } dx_scratch;
 static size_t dx_cut(const tt_conv *c, const dx_plan *p, void *base, dx_scratch *s)
 {
-    cut k = {base, 0};
+    cutter k = {base, 0};
 
-    s->off = cut_take(&k, (size_t)p->taps * sizeof(int32_t));
-    s->row_at = cut_take(&k, ((size_t)p->top + 1) * sizeof(int32_t));
-    s->col_at = cut_take(&k, ((size_t)p->left + 1) * sizeof(int32_t));
+    s->off = cut(&k, (size_t)p->taps * sizeof(int32_t));
+    s->row_at = cut(&k, ((size_t)p->top + 1) * sizeof(int32_t));
+    s->col_at = cut(&k, ((size_t)p->left + 1) * sizeof(int32_t));
     s->grid = cut_vectors(&k, (int64_t)c->win.o * p->h * p->w * (p->patch ? 2 : 1));
     return k.used;
 }
@@ -259,15 +259,16 @@ static int dx_class(const tt_conv *c, const dx_plan *p, const dx_scratch *s, int
                     const float *packed, float *dx, bool add)
 {
     const tt_window *w = &c->win;
-    const int tiles = parts(w->c, p->most), size = p->patch ? 4 : 1, point = p->patch ? 2 * VW : VW;
+    const int tiles = ceil_div(w->c, p->most), size = p->patch ? 4 : 1,
+              point = p->patch ? 2 * VW : VW;
     /* Where on the grid its first pixel is. */
-    const int y0 = w->ph > cy ? parts(w->ph - cy, p->sy) : 0;
-    const int x0 = w->pw > cx ? parts(w->pw - cx, p->sx) : 0;
+    const int y0 = w->ph > cy ? ceil_div(w->ph - cy, p->sy) : 0;
+    const int x0 = w->pw > cx ? ceil_div(w->pw - cx, p->sx) : 0;
     const int right = w->pw + w->w - cx - x0 * p->sx;
     int32_t *off = s->off;
     int rows = 0, cols = 0, taps;
     row_job r = {.x_step = point,
-                 .count = right > 0 ? parts(right, p->sx) : 0,
+                 .count = right > 0 ? ceil_div(right, p->sx) : 0,
                  .depth = w->o,
                  .col_at = s->col_at,
                  .grid_w = p->grid_w,
@@ -287,7 +288,7 @@ static int dx_class(const tt_conv *c, const dx_plan *p, const dx_scratch *s, int
     taps = rows * cols * w->o;
     r.cols = cols;
     for (int t = 0; t < tiles; t++) {
-        const int first = part_first(w->c, tiles, t), m = part_first(w->c, tiles, t + 1) - first;
+        const int first = part_start(w->c, tiles, t), m = part_start(w->c, tiles, t + 1) - first;
 
         for (int y = y0; cy + y * p->sy < w->ph + w->h; y++) {
             const int row = cy + y * p->sy - w->ph, col = cx + x0 * p->sx - w->pw;

@@ -134,17 +134,17 @@ static void row_loss(tt_loss_args *a, int row)
     case TT_LOSS_BCE:
         if (a->label) asked = (float)label, target = &asked;
         a->loss += mean_row(a, target, x, dx, true);
-        if (a->d == 1) a->correct += (*x > 0) == (*target > 0.5f);
+        if (a->d == 1) a->rows++, a->correct += (*x > 0) == (*target > 0.5f);
         break;
     }
     if (a->label && a->kind != TT_LOSS_BCE) {
+        a->rows++;
         int64_t before = place_of(x, a->d, label);
         a->correct += before == 0;
         a->top5 += before < 5;
         if (a->class_weight) weight = a->class_weight[label];
     }
     a->weight += weight;
-    a->rows++;
 }
 
 void TT_SIMD(loss)(tt_loss_args *a)

@@ -1,7 +1,5 @@
-/* nhwc: the entry points: packing of weights, the order of a backward pass, and TT_PLAIN. */
+/* nhwc: the entry points: packing of weights, and the order of a backward pass. */
 #include "tensor/simd/nhwc.h"
-
-#include "tensor/simd/table.h"
 
 /* ---- packing ----
  * Forward: for each group, panels of output channels, each (kh, kw, c / groups) rows of the panel's
@@ -133,52 +131,17 @@ static gather gather_forward(const tt_conv *c, int n)
                     .relu = c->relu};
 }
 
+/* The same with input and output changing places. */
 static gather gather_backward(const tt_conv *c, int n)
 {
     const tt_window *w = &c->win;
-    return (gather){.n = n,
-                    .groups = w->groups,
-                    .ih = w->oh,
-                    .iw = w->ow,
-                    .ic = w->o,
-                    .oh = w->h,
-                    .ow = w->w,
-                    .oc = w->c,
-                    .kh = w->kh,
-                    .kw = w->kw,
-                    .sh = w->sh,
-                    .sw = w->sw,
-                    .ph = w->ph,
-                    .pw = w->pw,
-                    .dh = w->dh,
-                    .dw = w->dw,
-                    .turned = true};
-}
+    gather g = gather_forward(c, n);
 
-/* TT_PLAIN is turned into NHWC in scratch and back, unless one pixel makes them the same. */
-typedef struct turned {
-    float *in, *out; /* NHWC images of x and dx, of y and dy */
-    void *rest;
-} turned;
-
-static bool must_turn(const tt_conv *c)
-{
-    const tt_window *w = &c->win;
-    return c->layout == TT_PLAIN &&
-           ((w->c > 1 && w->h * w->w > 1) || (w->o > 1 && w->oh * w->ow > 1));
-}
-
-static turned turned_cut(const tt_conv *c, int n, cutter *k)
-{
-    const tt_window *w = &c->win;
-    turned t = {0};
-
-    if (must_turn(c)) {
-        t.in = cut(k, (size_t)n * w->c * w->h * w->w * sizeof(float));
-        t.out = cut(k, (size_t)n * w->o * w->oh * w->ow * sizeof(float));
-    }
-    t.rest = k->base ? k->base + k->used : NULL;
-    return t;
+    g.ih = w->oh, g.iw = w->ow, g.ic = w->o;
+    g.oh = w->h, g.ow = w->w, g.oc = w->c;
+    g.turned = true;
+    g.relu = false;
+    return g;
 }
 
 size_t TT_SIMD(nhwc_scratch)(const tt_conv *c, int n)
@@ -186,30 +149,18 @@ size_t TT_SIMD(nhwc_scratch)(const tt_conv *c, int n)
     gather fwd = gather_forward(c, n), bwd = gather_backward(c, n);
     weight dw = {.win = &c->win, .n = n};
     size_t most = TT_SIMD(nhwc_gather_scratch)(&fwd), more = TT_SIMD(nhwc_gather_scratch)(&bwd);
-    cutter k = {0};
 
     if (more > most) most = more;
     more = TT_SIMD(nhwc_weight_scratch)(&dw);
-    if (more > most) most = more;
-    turned_cut(c, n, &k);
-    return k.used + most;
+    return more > most ? more : most;
 }
 
 void TT_SIMD(nhwc_forward)(const tt_conv *c, const tt_conv_args *a)
 {
-    const tt_window *w = &c->win;
-    cutter k = {a->scratch, 0};
-    turned t = turned_cut(c, a->n, &k);
     gather g = gather_forward(c, a->n);
 
     g.in = a->x, g.out = a->y, g.packed = a->packed, g.bias = a->b;
-    if (t.in) {
-        TT_SIMD(reorder)(a->n, w->c, (int64_t)w->h * w->w, TT_PLAIN, a->x, TT_NHWC, t.in, false);
-        g.in = t.in, g.out = t.out;
-    }
-    TT_SIMD(nhwc_gather)(&g, t.rest);
-    if (t.in)
-        TT_SIMD(reorder)(a->n, w->o, (int64_t)w->oh * w->ow, TT_NHWC, t.out, TT_PLAIN, a->y, false);
+    TT_SIMD(nhwc_gather)(&g, a->scratch);
 }
 
 /* ---- backward ---- */
@@ -243,30 +194,17 @@ static void bias_gradient(int64_t pixels, int o, const float *dy, float *db, boo
 void TT_SIMD(nhwc_backward)(const tt_conv *c, const tt_conv_args *a)
 {
     const tt_window *w = &c->win;
-    int64_t in_area = (int64_t)w->h * w->w, out_area = (int64_t)w->oh * w->ow;
-    cutter k = {a->scratch, 0};
-    turned t = turned_cut(c, a->n, &k);
-    const float *x = a->x, *dy = a->dy;
+    const int64_t pixels = (int64_t)a->n * w->oh * w->ow;
 
-    if (c->relu) relu_mask(a->n * w->o * out_area, a->y, a->dy);
-    if (t.in) {
-        TT_SIMD(reorder)(a->n, w->o, out_area, TT_PLAIN, a->dy, TT_NHWC, t.out, false);
-        dy = t.out;
-    }
-    if (a->db) bias_gradient(a->n * out_area, w->o, dy, a->db, a->dw_add);
+    if (c->relu) relu_mask(pixels * w->o, a->y, a->dy);
+    if (a->db) bias_gradient(pixels, w->o, a->dy, a->db, a->dw_add);
     if (a->dw) {
-        if (t.in) {
-            TT_SIMD(reorder)(a->n, w->c, in_area, TT_PLAIN, a->x, TT_NHWC, t.in, false);
-            x = t.in;
-        }
-        weight d = {.win = w, .n = a->n, .x = x, .dy = dy, .dw = a->dw, .add = a->dw_add};
-        TT_SIMD(nhwc_weight)(&d, t.rest);
+        weight d = {.win = w, .n = a->n, .x = a->x, .dy = a->dy, .dw = a->dw, .add = a->dw_add};
+        TT_SIMD(nhwc_weight)(&d, a->scratch);
     }
     if (a->dx) {
         gather g = gather_backward(c, a->n);
-        g.in = dy, g.packed = a->packed + packed_forward(w);
-        g.out = t.in ? t.in : a->dx, g.add = t.in ? false : a->dx_add;
-        TT_SIMD(nhwc_gather)(&g, t.rest);
-        if (t.in) TT_SIMD(reorder)(a->n, w->c, in_area, TT_NHWC, t.in, TT_PLAIN, a->dx, a->dx_add);
+        g.in = a->dy, g.packed = a->packed + packed_forward(w), g.out = a->dx, g.add = a->dx_add;
+        TT_SIMD(nhwc_gather)(&g, a->scratch);
     }
 }

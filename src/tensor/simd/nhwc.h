@@ -1,10 +1,11 @@
 /* nhwc: convolution and dense layers with channels innermost; private to the nhwc_*.c files.
  *
  * Two engines, each a loop around one family of register tiles of TILE_M rows x TILE_NV vectors:
- *   gather  y and dx: a row is an output pixel, addressed by a pointer of its own, a column an
- * output channel; the sum runs over kernel taps and channels (nhwc_gather.c) weight  dw: a row is
- * an output channel, a column an input channel; the sum runs over pixels (nhwc_weight.c) Neither
- * multiplies padding: taps that fall outside the image are left out, not read as zero. */
+ *   - gather (nhwc_gather.c), for y and dx: a row is an output pixel, addressed by a pointer of its
+ *     own, a column an output channel; the sum runs over kernel taps and channels;
+ *   - weight (nhwc_weight.c), for dw: a row is an output channel, a column an input channel; the
+ * sum runs over pixels. Neither multiplies padding: taps that fall outside the image are left out,
+ * not read as zero. */
 #ifndef TT_SIMD_NHWC_H
 #define TT_SIMD_NHWC_H
 
@@ -21,6 +22,23 @@ enum {
     TILE_M = 6,
     PANEL = TILE_NV * VW,
 };
+
+/* Each engine defines TILE(m, nv), which makes the function tile_<m>x<nv>: TILES makes all of them,
+ * TILE_TABLE[nv - 1][m - 1] is their table. */
+#define TILE_ROW(nv) TILE(1, nv) TILE(2, nv) TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv)
+#define TILE_NAMES(nv)                                                                             \
+    {                                                                                              \
+        tile_1x##nv, tile_2x##nv, tile_3x##nv, tile_4x##nv, tile_5x##nv, tile_6x##nv               \
+    }
+/* clang-format off */
+#if TILE_NV == 4
+#define TILES TILE_ROW(1) TILE_ROW(2) TILE_ROW(3) TILE_ROW(4)
+#define TILE_TABLE {TILE_NAMES(1), TILE_NAMES(2), TILE_NAMES(3), TILE_NAMES(4)}
+#else
+#define TILES TILE_ROW(1) TILE_ROW(2)
+#define TILE_TABLE {TILE_NAMES(1), TILE_NAMES(2)}
+#endif
+/* clang-format on */
 
 /* What the gather engine computes for each group: out(p, j) = sum over taps and channels k of
  * in(source of p, k) * packed(tap, k, j), where `in` and `out` are images of one call. */
@@ -55,31 +73,6 @@ void TT_SIMD(nhwc_weight)(const weight *d, void *scratch);
 /* A loop over rows or vectors of a tile: unrolled, so that the tile's arrays are registers. */
 #define EACH(i, n) UNROLL(8) for (int i = 0; i < (n); i++)
 
-/* Scratch is cut in pieces of whole cache lines; with base 0 the same calls measure it. */
-typedef struct cutter {
-    char *base;
-    size_t used;
-} cutter;
-static inline void *cut(cutter *c, size_t bytes)
-{
-    size_t at = c->used;
-    c->used += (bytes + 63) / 64 * 64;
-    return c->base ? c->base + at : NULL;
-}
-
-static inline int min_int(int a, int b)
-{
-    return a < b ? a : b;
-}
-static inline int max_int(int a, int b)
-{
-    return a > b ? a : b;
-}
-static inline int ceil_div(int a, int b)
-{
-    return (a + b - 1) / b;
-}
-
 /* While a block is computed, what the next one reads is fetched into L2, a few lines with each
  * tile: the processor's own guesses stop at the end of the short stretches that tiles read. */
 typedef struct ahead {
@@ -95,12 +88,6 @@ static inline void ahead_fetch(ahead *h)
 {
     const char *stop = (size_t)(h->end - h->at) < h->step ? h->end : h->at + h->step;
     for (; h->at < stop; h->at += 64) __builtin_prefetch(h->at, 0, 2);
-}
-
-/* The i-th of `parts` nearly equal parts of n starts here. */
-static inline int part_start(int n, int parts, int i)
-{
-    return n / parts * i + min_int(i, n % parts);
 }
 
 #endif

@@ -113,20 +113,8 @@ typedef void tile_fn(const pixel *p, int count, const job *t, ahead *input, ahea
             tile(m, nv, p, t);                                                                     \
         }                                                                                          \
     }
-#define TILES(nv) TILE(1, nv) TILE(2, nv) TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv)
-#define NAMES(nv)                                                                                  \
-    {                                                                                              \
-        tile_1x##nv, tile_2x##nv, tile_3x##nv, tile_4x##nv, tile_5x##nv, tile_6x##nv               \
-    }
-TILES(1)
-TILES(2)
-#if TILE_NV == 4
-TILES(3)
-TILES(4)
-static tile_fn *const tiles[][TILE_M] = {NAMES(1), NAMES(2), NAMES(3), NAMES(4)};
-#else
-static tile_fn *const tiles[][TILE_M] = {NAMES(1), NAMES(2)};
-#endif
+TILES
+static tile_fn *const tiles[][TILE_M] = TILE_TABLE;
 
 /* ---- the plan ---- */
 static int gcd(int a, int b)

@@ -83,20 +83,8 @@ typedef void tile_fn(const float *a, const float *b, const walk *w, float *sum);
     {                                                                                              \
         tile(m, nv, a, b, w, sum);                                                                 \
     }
-#define TILES(nv) TILE(1, nv) TILE(2, nv) TILE(3, nv) TILE(4, nv) TILE(5, nv) TILE(6, nv)
-#define NAMES(nv)                                                                                  \
-    {                                                                                              \
-        tile_1x##nv, tile_2x##nv, tile_3x##nv, tile_4x##nv, tile_5x##nv, tile_6x##nv               \
-    }
-TILES(1)
-TILES(2)
-#if TILE_NV == 4
-TILES(3)
-TILES(4)
-static tile_fn *const tiles[][TILE_M] = {NAMES(1), NAMES(2), NAMES(3), NAMES(4)};
-#else
-static tile_fn *const tiles[][TILE_M] = {NAMES(1), NAMES(2)};
-#endif
+TILES
+static tile_fn *const tiles[][TILE_M] = TILE_TABLE;
 
 /* ---- the plan ---- */
 static void plan_cut(const weight *d, plan *p, cutter *c)

@@ -1,11 +1,13 @@
 /* Batch normalisation. Two ways to go over a x c x b, chosen by b:
  *
- *   rows (b == 1; NHWC and vectors): a vector holds neighbouring channels, coefficients are vectors
- * too; runs (b > 1; PLAIN and LANES): a vector holds neighbours of one channel, coefficients are
- * broadcast.
+ *   - rows (b == 1; NHWC and vectors): a vector holds neighbouring channels, coefficients are vectors
+ *     too;
+ *   - runs (b > 1; PLAIN and LANES): a vector holds neighbours of one channel, coefficients are
+ *     broadcast.
  *
  * Sums are taken in float over BLOCK elements at most, then in double, so that their error does not
- * grow with the batch. In LANES the padded lanes of the last slice count nowhere, and get no
+ * grow with the batch; and relative to the channel's first element, so that a mean far from 0 does
+ * not swallow the variance. In LANES the padded lanes of the last slice count nowhere, and get no
  * gradient. */
 #include "tensor/simd/table.h"
 
@@ -47,7 +49,8 @@ static void check(const tt_norm_args *a)
 
 /* ---- Sums ---- */
 
-/* One pair of terms: v, v * v with v = x - shift; or dy, dy * (x - mean), dy masked first. */
+/* One pair of terms: v, v * v with v = x - the channel's first; or dy, dy * (x - mean), dy masked
+ * first. */
 typedef struct terms {
     const tt_norm_args *a;
     bool back, relu;
@@ -71,9 +74,10 @@ static ALWAYS_INLINE void term(terms t, int64_t at, int n, vf shift, vf *one, vf
     *two = dy * x;
 }
 
-static ALWAYS_INLINE const float *shift_of(terms t)
+/* What x is taken relative to, of channel c and, in rows, of those that follow. */
+static ALWAYS_INLINE const float *base_of(terms t, int64_t c)
 {
-    return t.back ? t.a->mean : t.a->shift;
+    return t.back ? t.a->mean + c : t.a->x + c * t.a->b;
 }
 
 static ALWAYS_INLINE void run_sums(terms t, run r, float shift, double *one, double *two)
@@ -103,11 +107,11 @@ static ALWAYS_INLINE void run_sums(terms t, run r, float shift, double *one, dou
 static ALWAYS_INLINE void block_sums(terms t, int64_t row, int64_t rows, int64_t c, int vecs, int n)
 {
     const tt_norm_args *a = t.a;
-    vf p[4] = {0}, q[4] = {0}, shift[4], one, two;
+    vf p[4], q[4], shift[4], one, two;
 
     for (int v = 0; v < vecs; v++) {
-        const float *s = shift_of(t);
-        shift[v] = s ? vload_n(s + c + v * VW, v < vecs - 1 ? VW : n) : vzero();
+        p[v] = q[v] = vzero();
+        shift[v] = vload_n(base_of(t, c + v * VW), v < vecs - 1 ? VW : n);
     }
     for (int64_t i = row; i < row + rows; i++)
         for (int v = 0; v < vecs; v++) {
@@ -115,17 +119,20 @@ static ALWAYS_INLINE void block_sums(terms t, int64_t row, int64_t rows, int64_t
             p[v] += one;
             q[v] += two;
         }
-    for (int v = 0; v < vecs; v++)
+    for (int v = 0; v < vecs; v++) {
+        float sum[VW], square[VW];
+        vstore(sum, p[v]);
+        vstore(square, q[v]);
         for (int k = 0; k < (v < vecs - 1 ? VW : n); k++) {
-            a->sums[c + v * VW + k] += p[v][k];
-            a->sums[a->c + c + v * VW + k] += q[v][k];
+            a->sums[c + v * VW + k] += sum[k];
+            a->sums[a->c + c + v * VW + k] += square[k];
         }
+    }
 }
 
 static ALWAYS_INLINE void sums(terms t)
 {
     const tt_norm_args *a = t.a;
-    const float *shift = shift_of(t);
 
     check(a);
     memset(a->sums, 0, (size_t)(2 * a->c) * sizeof *a->sums);
@@ -133,7 +140,7 @@ static ALWAYS_INLINE void sums(terms t)
     if (a->b > 1) {
         for (int64_t i = 0; i < a->a; i++)
             for (int64_t c = 0; c < a->c; c++)
-                run_sums(t, run_of(a, i, c), shift ? shift[c] : 0, &a->sums[c], &a->sums[a->c + c]);
+                run_sums(t, run_of(a, i, c), *base_of(t, c), &a->sums[c], &a->sums[a->c + c]);
         return;
     }
     for (int64_t i = 0; i < a->a; i += BLOCK) {
@@ -146,6 +153,14 @@ static ALWAYS_INLINE void sums(terms t)
 void TT_SIMD(norm_sums)(const tt_norm_args *a)
 {
     sums((terms){.a = a});
+    /* From the first element to the shift that all grains share. */
+    for (int64_t c = 0; c < a->c && a->a; c++) {
+        double *one = &a->sums[c], *two = &a->sums[a->c + c], n = a->sums[2 * a->c];
+        double d = (double)*base_of((terms){.a = a}, c) - (a->shift ? a->shift[c] : 0);
+
+        *two += 2 * d * *one + n * d * d;
+        *one += n * d;
+    }
 }
 
 void TT_SIMD(norm_backward_sums)(const tt_norm_args *a)
@@ -269,9 +284,4 @@ void TT_SIMD(norm_backward)(const tt_norm_args *a)
         elements((step){.a = a, .back = true, .add = true});
     else if (a->dx)
         elements((step){.a = a, .back = true});
-    for (int64_t c = 0; c < a->c; c++) {
-        float dbeta = (float)a->sums[c], dgamma = (float)a->sums[a->c + c];
-        if (a->dbeta) a->dbeta[c] = a->dw_add ? a->dbeta[c] + dbeta : dbeta;
-        if (a->dgamma) a->dgamma[c] = a->dw_add ? a->dgamma[c] + dgamma : dgamma;
-    }
 }

@@ -1,7 +1,8 @@
 /* simd: one vector of floats, as wide as the instruction set this file is compiled for (TT_ISA).
  *
- * Everything here is GCC's vector extension, which lowers to any width, so that the 16-wide kernels can be
- * tested on CPUs without AVX-512. Intrinsics stand only where the compiler does not see the instruction. */
+ * Everything here is GCC's vector extension, which lowers to any width, so that the 16-wide kernels
+ * can be tested on CPUs without AVX-512. Intrinsics stand only where the compiler does not see the
+ * instruction. */
 #ifndef TT_SIMD_H
 #define TT_SIMD_H
 
@@ -12,8 +13,9 @@
 #include "tensor/tensor.h"
 
 /* With TT_WIDE the table of AVX-512 is 16-wide code made of AVX2 instructions, for those tests:
- *     make unit M=tensor B=build-wide CFLAGS="-O2 -g -DTT_WIDE" FLAGS_avx512="-mavx2 -mfma -mf16c -Wno-psabi"
- * So intrinsics of 8 or 16 floats stand under TT_256 and TT_512, never under the compiler's own macros. */
+ *     make unit M=tensor B=build-wide CFLAGS="-O2 -g -DTT_WIDE" FLAGS_avx512="-mavx2 -mfma -mf16c
+ * -Wno-psabi" So intrinsics of 8 or 16 floats stand under TT_256 and TT_512, never under the
+ * compiler's own macros. */
 #if defined(TT_WIDE)
 #define TT_WIDE_avx512 1
 #define TT_WIDE2(isa)  TT_WIDE_##isa
@@ -44,10 +46,16 @@ typedef float vf_u __attribute__((vector_size(VW * 4), aligned(4), may_alias)); 
 /* Names of one instruction set: TT_SIMD(conv_forward) is tt_conv_forward_avx2. */
 #define TT_SIMD2(name, isa) tt_##name##_##isa
 #define TT_SIMD1(name, isa) TT_SIMD2(name, isa)
-#define TT_SIMD(name) TT_SIMD1(name, TT_ISA)
+#define TT_SIMD(name)       TT_SIMD1(name, TT_ISA)
 
-static inline vf vload(const float *p) { return *(const vf_u *)p; }
-static inline void vstore(float *p, vf x) { *(vf_u *)p = x; }
+static inline vf vload(const float *p)
+{
+    return *(const vf_u *)p;
+}
+static inline void vstore(float *p, vf x)
+{
+    *(vf_u *)p = x;
+}
 static inline vf vset1(float x)
 {
 #if defined(TT_512)
@@ -58,10 +66,16 @@ static inline vf vset1(float x)
     return x - (vf){0}; /* -0 too */
 #endif
 }
-static inline vf vzero(void) { return (vf){0}; }
+static inline vf vzero(void)
+{
+    return (vf){0};
+}
 
 /* m is all ones or all zeros per element, as comparisons give. */
-static inline vf vpick(vi m, vf yes, vf no) { return (vf)(((vi)yes & m) | ((vi)no & ~m)); }
+static inline vf vpick(vi m, vf yes, vf no)
+{
+    return (vf)(((vi)yes & m) | ((vi)no & ~m));
+}
 static inline vf vmax(vf a, vf b)
 {
 #if defined(TT_512)
@@ -72,7 +86,10 @@ static inline vf vmax(vf a, vf b)
     return vpick(a > b, a, b);
 #endif
 }
-static inline vf vmin(vf a, vf b) { return -vmax(-a, -b); }
+static inline vf vmin(vf a, vf b)
+{
+    return -vmax(-a, -b);
+}
 static inline float vsum(vf x)
 {
     /* Pairwise, in the same order for every width's halves: halve until one is left. */
@@ -98,7 +115,10 @@ static inline __m256i vpart(int n)
     static const int32_t ones[2 * VW] = {-1, -1, -1, -1, -1, -1, -1, -1};
     return _mm256_loadu_si256((const __m256i *)(ones + VW - n));
 }
-static inline vf vload_part(const float *p, int n) { return (vf)_mm256_maskload_ps(p, vpart(n)); }
+static inline vf vload_part(const float *p, int n)
+{
+    return (vf)_mm256_maskload_ps(p, vpart(n));
+}
 static inline void vstore_part(float *p, vf x, int n)
 {
     _mm256_maskstore_ps(p, vpart(n), (__m256)x);
@@ -117,11 +137,16 @@ static inline void vstore_part(float *p, vf x, int n)
 #endif
 
 /* The same where n is mostly VW: a branch that is nearly always taken, instead of a mask. */
-static inline vf vload_n(const float *p, int n) { return n == VW ? vload(p) : vload_part(p, n); }
+static inline vf vload_n(const float *p, int n)
+{
+    return n == VW ? vload(p) : vload_part(p, n);
+}
 static inline void vstore_n(float *p, vf x, int n)
 {
-    if (n == VW) vstore(p, x);
-    else vstore_part(p, x, n);
+    if (n == VW)
+        vstore(p, x);
+    else
+        vstore_part(p, x, n);
 }
 
 /* x plus, or instead of, what is at p. */
@@ -131,7 +156,10 @@ static inline void vput_n(float *p, vf x, int n, bool add)
 }
 
 /* How many of the elements from i to n one vector takes, and the mask of the first n. */
-static inline int vtake(int64_t i, int64_t n) { return n - i < VW ? (int)(n - i) : VW; }
+static inline int vtake(int64_t i, int64_t n)
+{
+    return n - i < VW ? (int)(n - i) : VW;
+}
 static inline vi vfirst(int n)
 {
     vi at;
@@ -139,10 +167,13 @@ static inline vi vfirst(int n)
     return at < n;
 }
 
-static inline vf vrelu(vf x) { return vmax(vzero(), x); } /* not a number stays so */
+static inline vf vrelu(vf x)
+{
+    return vmax(vzero(), x);
+} /* not a number stays so */
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
-#define UNROLL(n) _Pragma(TT_STR1(GCC unroll n))
-#define TT_STR1(x) #x
+#define UNROLL(n)     _Pragma(TT_STR1(GCC unroll n))
+#define TT_STR1(x)    #x
 
 #endif

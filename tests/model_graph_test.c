@@ -1,0 +1,124 @@
+/* The graph and its losses: what is too large is refused, and accuracy is that of the labels. */
+#include "model/model.h"
+#include "test.h"
+
+typedef struct opened {
+    tt_tree *tree;
+    tt_model *m;
+} opened;
+
+static tt_err open_model(const char *text, int samples, opened *o)
+{
+    tt_model_opts opts = {.samples = samples};
+
+    *o = (opened){0};
+    EXPECT_OK(tt_kernels_find("auto", &opts.kernels));
+    EXPECT_OK(tt_tree_parse("job", text, strlen(text), &o->tree));
+    return tt_model_open(tt_tree_root(o->tree), &opts, &o->m);
+}
+
+static void close_model(opened *o)
+{
+    tt_model_close(o->m);
+    tt_tree_close(o->tree);
+}
+
+TT_TEST(graph, what_no_memory_holds_is_refused_where_it_stands)
+{
+    static const struct {
+        const char *text, *says;
+    } cases[] = {
+        {"input: [65536, 65536]\nlayers: [flatten, dense: {out: 2}]\nloss: softmax_cross_entropy\n",
+         "job:1:8: a sample of more than"},
+        {"input: [1073741824, 1073741824, 1073741824, 1073741824]\nlayers: [flatten]\nloss: mse\n",
+         "job:1:8: a sample of more than"},
+        {"input: [1073741824, 1, 1]\n"
+         "layers: [conv: {out: 1048576, kernel: 128, padding: 64}]\nloss: mse\n",
+         "'conv1' is too large"},
+        {"input: [1, 30000, 30000]\nlayers: [conv: {out: 64, kernel: 1}]\nloss: mse\n",
+         "'conv1' is too large"},
+        {"input: [1000000]\nlayers: [dense: {out: 200000000}]\nloss: mse\n",
+         "'dense1' is too large"},
+    };
+
+    for (int i = 0; i < TT_COUNT(cases); i++) {
+        opened o;
+        EXPECT_INT(TT_EINVAL, open_model(cases[i].text, 1, &o));
+        if (!strstr(tt_message(), cases[i].says))
+            FAIL("'%s' is not in: %s", cases[i].says, tt_message());
+        close_model(&o);
+    }
+}
+
+/* LANES counts in 32 bits; this image is past them. */
+TT_TEST(graph, large_images_of_few_channels_find_a_layout)
+{
+    opened o;
+    tt_str calls = {0};
+
+    EXPECT_OK(open_model("input: [1, 2048, 2048]\n"
+                         "layers: [conv: {out: 32, kernel: 3}, global_avgpool, flatten]\n"
+                         "loss: softmax_cross_entropy\n",
+                         64, &o));
+    tt_model_show_calls(o.m, &calls);
+    EXPECT(strstr(calls.data, "conv1"));
+    tt_str_free(&calls);
+    close_model(&o);
+}
+
+TT_TEST(graph, unnamed_layers_are_numbered_past_the_names_given)
+{
+    opened o;
+    const tt_param *p;
+    int count;
+
+    EXPECT_OK(
+        open_model("input: [3]\n"
+                   "layers: [dense: {out: 3}, dense: {out: 3, name: dense2}, dense: {out: 3}]\n"
+                   "loss: mse\n",
+                   1, &o));
+    p = tt_model_params(o.m, &count);
+    EXPECT_INT(6, count);
+    EXPECT_STR("dense1.weight", p[0].name);
+    EXPECT_STR("dense2.weight", p[2].name);
+    EXPECT_STR("dense3.weight", p[4].name);
+    close_model(&o);
+}
+
+/* Of four rows three have labels, and two of them are right. The autoencoder's loss stands first,
+ * last, and between; it has no say. */
+TT_TEST(graph, accuracy_is_that_of_the_loss_with_labels)
+{
+    static const char *const losses[] = {
+        "[mse: {target: input}, softmax_cross_entropy]",
+        "[softmax_cross_entropy, mse: {target: input}]",
+        "[mse: {target: input}, softmax_cross_entropy, mse: {target: input, weight: 0.5}]",
+    };
+    static const float x[] = {9, 0, 0, 9, 9, 0, 0, 9};
+    static const int32_t label[] = {0, 1, 1, -1};
+    static const uint64_t place[8];
+    const tt_batch b = {.n = 4, .x = x, .label = label, .place = place};
+    static const float identity[64] = {1, 0, 0, 1};
+
+    for (int i = 0; i < TT_COUNT(losses); i++) {
+        opened o;
+        tt_str text = {0};
+        tt_run *r;
+        tt_yield y;
+
+        tt_str_add(&text, "input: [2]\nlayers: [dense: {out: 2, bias: false}]\nloss: %s\n",
+                   losses[i]);
+        EXPECT_OK(open_model(text.data, 4, &o));
+        tt_model_bind(o.m, identity);
+        tt_model_refresh(o.m, 0, 1);
+        EXPECT_OK(tt_run_open(o.m, 4, false, &r));
+        tt_run_begin(r, TT_PASS_EVAL, &b, NULL, false, 1);
+        do tt_run_advance(r, &y);
+        while (y.kind != TT_PASS_DONE);
+        EXPECT_INT(3, tt_run_result(r)->rows);
+        EXPECT_INT(2, tt_run_result(r)->correct);
+        tt_run_close(r);
+        close_model(&o);
+        tt_str_free(&text);
+    }
+}
