@@ -513,6 +513,17 @@ TT_TEST(saver, killed_at_any_moment_one_checkpoint_loads)
     EXPECT_INT(0, leftovers());
 }
 
+TT_TEST(saver, what_a_dead_process_left_is_cleared_away)
+{
+    tt_saver_close(open_saver(1, 0));
+    EXPECT_OK(tt_dir_make("ck/step-00000003.tmp"));
+    tt_test_write("ck/LATEST.tmp", "step", 4);
+    tt_test_write("ck/BEST.tmp", "step", 4);
+    tt_test_write("ck/notes.tmp", "mine", 4);
+    tt_saver_close(open_saver(1, 0));
+    EXPECT_INT(1, leftovers()); /* the user's own file */
+}
+
 TT_TEST(saver, options_that_make_no_sense_are_refused)
 {
     tt_entry twice[] = {entries[0], entries[0]}, wrong = entries[0];

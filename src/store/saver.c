@@ -363,7 +363,8 @@ static tt_err tidy(const char *folder)
 
     for (int i = 0; i < count && !err; i++) {
         char *end = strrchr(names[i], '.');
-        if (strncmp(names[i], "step-", 5) || !end) continue;
+        bool pointer = !strcmp(names[i], "LATEST.tmp") || !strcmp(names[i], "BEST.tmp");
+        if ((strncmp(names[i], "step-", 5) && !pointer) || !end) continue;
         if ((err = path_join(folder, names[i], path))) break;
         snprintf(final, sizeof final, "%s/%.*s", folder, (int)(end - names[i]), names[i]);
         if (!strcmp(end, ".tmp") || (!strcmp(end, ".old") && tt_file_exists(final)))
