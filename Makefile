@@ -2,6 +2,7 @@
 #
 #   DEVELOPER=1   warnings are errors            SAN=address|undefined|thread   sanitizers
 #   B=dir         build folder                   PREFIX=/usr/local DESTDIR=     for install
+#   MPI=openmpi|mpich                            which MPI carries worlds of several processes
 #   WIDE=1        the kernels of AVX-512 from AVX2 instructions, to test them on CPUs without
 #
 # Each module is a folder of src/. Vector kernels (src/tensor/simd) are compiled once for each
@@ -9,13 +10,14 @@
 
 VERSION := 0.1.0
 SAN     ?=
-B       ?= build$(if $(SAN),-$(SAN))
+MPI     ?= openmpi
+B       ?= build$(if $(filter mpich,$(MPI)),-mpich)$(if $(SAN),-$(SAN))
 PREFIX  ?= /usr/local
 DESTDIR ?=
 CC      := gcc
 
-MODULES := base tensor store model data optim train api cli
-LIBS    := yaml-0.1 jansson zlib libcrypto
+MODULES := base tensor comm store model data optim strategy cluster train api cli
+LIBS    := yaml-0.1 jansson zlib libcrypto $(if $(filter mpich,$(MPI)),mpich,ompi-c)
 OPTIONAL_LIBS := libcurl libpng libdeflate
 have    = $(shell pkg-config --exists $(1) 2>/dev/null && echo 1)
 PKGS    := $(LIBS) $(foreach l,$(OPTIONAL_LIBS),$(if $(call have,$(l)),$(l)))

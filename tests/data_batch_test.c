@@ -253,8 +253,8 @@ TT_TEST(data_feed, threads_hand_out_what_inline_does)
     EXPECT_OK(open_text(images, want, &o));
     for (int threads = 1; threads <= 3; threads++)
         for (int depth = 1; depth <= 4; depth += 3) {
-            EXPECT_OK(tt_feed_open(o.data, TT_TRAIN, &order, 5, 0, depth, &inline_feed));
-            EXPECT_OK(tt_feed_open(o.data, TT_TRAIN, &order, 5, threads, depth, &feed));
+            EXPECT_OK(tt_feed_open(o.data, TT_TRAIN, &order, NULL, 5, 0, depth, &inline_feed));
+            EXPECT_OK(tt_feed_open(o.data, TT_TRAIN, &order, NULL, 5, threads, depth, &feed));
             for (int step = 5; step < 40; step++) {
                 EXPECT_OK(tt_feed_take(inline_feed, &a));
                 EXPECT_OK(tt_feed_take(feed, &b));
@@ -268,8 +268,8 @@ TT_TEST(data_feed, threads_hand_out_what_inline_does)
             tt_feed_close(feed); /* with threads in the middle of their work */
         }
     order.batch = 0;
-    EXPECT_ERR(TT_EINVAL, tt_feed_open(o.data, TT_TRAIN, &order, 0, 1, 1, &feed));
-    EXPECT_ERR(TT_EINVAL, tt_feed_open(o.data, TT_VAL, &order, 0, 1, 1, &feed));
+    EXPECT_ERR(TT_EINVAL, tt_feed_open(o.data, TT_TRAIN, &order, NULL, 0, 1, 1, &feed));
+    EXPECT_ERR(TT_EINVAL, tt_feed_open(o.data, TT_VAL, &order, NULL, 0, 1, 1, &feed));
     EXPECT(!feed);
     tt_feed_close(NULL);
     shut(&o);

@@ -111,11 +111,16 @@ tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t
                     int n, tt_batch *out);
 
 /* ---- Prefetch: `threads` threads fill the steps to come, `depth` ahead ----
- * A step's batch is handed out whole; the caller cuts grains from it. threads 0: filled in
- * tt_feed_take. */
+ * A step's batch, or a rank's part of it, is handed out whole; the caller cuts grains from it.
+ * threads 0: filled in tt_feed_take. */
 typedef struct tt_feed tt_feed;
-tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, int64_t first_step,
-                    int threads, int depth, tt_feed **out);
+/* Of a step's n samples: [n * first / of, n * end / of). */
+typedef struct tt_cut {
+    int first, end, of;
+} tt_cut;
+/* `cut` NULL: all of them. */
+tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, const tt_cut *cut,
+                    int64_t first_step, int threads, int depth, tt_feed **out);
 tt_err tt_feed_take(tt_feed *f,
                     const tt_batch **out); /* of the next step; valid until the next take  */
 void tt_feed_close(tt_feed *f);

@@ -27,6 +27,8 @@ struct tt_feed {
     const tt_data *data;
     tt_split split;
     tt_order order;
+    tt_cut cut;
+    int most; /* samples of a batch, at most */
     int64_t features, targets;
     int threads, slots;
     slot *slot;
@@ -42,9 +44,11 @@ struct tt_feed {
 static void fill(tt_feed *f, int64_t i)
 {
     slot *s = &f->slot[i % f->slots];
-    int n = tt_order_size(&f->order, f->first + i);
+    int64_t n = tt_order_size(&f->order, f->first + i);
+    int64_t a = n * f->cut.first / f->cut.of, b = n * f->cut.end / f->cut.of;
 
-    s->err = tt_data_fill(f->data, f->split, &f->order, f->first + i, 0, n, &s->batch);
+    s->err = tt_data_fill(f->data, f->split, &f->order, f->first + i, (int)a, (int)(b - a),
+                          &s->batch);
     if (s->err) snprintf(s->message, sizeof s->message, "%s", tt_message());
 }
 
@@ -82,11 +86,10 @@ static tt_err check(const tt_data *d, tt_split split, const tt_order *o, int64_t
     return TT_OK;
 }
 
-tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, int64_t first_step,
-                    int threads, int depth, tt_feed **out)
+tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, const tt_cut *cut,
+                    int64_t first_step, int threads, int depth, tt_feed **out)
 {
     tt_feed *f;
-    int most;
     tt_err err;
 
     *out = NULL;
@@ -95,6 +98,7 @@ tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, int64_t
     f->data = d;
     f->split = split;
     f->order = *o;
+    f->cut = cut ? *cut : (tt_cut){0, 1, 1};
     f->first = first_step;
     f->features = d->features;
     f->targets = d->want.targets;
@@ -107,9 +111,11 @@ tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, int64_t
         err = tt_fail(TT_ENOMEM, "a feed of %d threads, %d steps ahead", threads, depth);
         goto out;
     }
-    most = (int)o->batch;
+    int64_t parts = f->cut.end - f->cut.first;
+    f->most = (int)((o->batch * parts + f->cut.of - 1) / f->cut.of);
+    if (!f->most) f->most = 1;
     for (int i = 0; i < (threads ? depth + 1 : 1); i++, f->slots++)
-        if ((err = tt_batch_open(most, f->features, d->want.classes > 0, f->targets,
+        if ((err = tt_batch_open(f->most, f->features, d->want.classes > 0, f->targets,
                                  &f->slot[i].batch)))
             goto out;
     f->threads = threads;
@@ -157,7 +163,7 @@ void tt_feed_close(tt_feed *f)
     pthread_mutex_unlock(&f->lock);
     for (int i = 0; i < f->started; i++) pthread_join(f->thread[i], NULL);
     for (int i = 0; i < f->slots; i++)
-        tt_batch_close(&f->slot[i].batch, (int)f->order.batch, f->features, f->targets);
+        tt_batch_close(&f->slot[i].batch, f->most, f->features, f->targets);
     pthread_mutex_destroy(&f->lock);
     pthread_cond_destroy(&f->room);
     pthread_cond_destroy(&f->ready);

@@ -60,6 +60,7 @@ typedef struct call {
     tt_unary unary;
     int64_t lead, d, tail; /* softmax, layer norm, of a sample: lead x d x tail */
     bool log, relu, count_pad;
+    bool wide; /* norm: over the whole batch                       */
     float p, eps;
     int add; /* norm: tensor added before the relu; -1: none     */
     int param[LAYER_PARAMS], param_count;

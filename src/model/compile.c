@@ -277,6 +277,7 @@ static void add_norm(builder *b, int at, int add)
     call *c = call_on(b, CALL_NORM, at, layout);
     int relu = only_user(b, last, &kind_relu);
     c->eps = (float)((const norm_args *)l->args)->eps;
+    c->wide = ((const norm_args *)l->args)->sync;
     c->add = other;
     if (add >= 0) c->in[c->in_count++] = other;
     if (relu >= 0) {

@@ -116,6 +116,7 @@ typedef struct norm_args {
     common_args c;
     double eps, momentum;
     int64_t dims;
+    bool sync;
 } norm_args;
 typedef struct dropout_args {
     common_args c;

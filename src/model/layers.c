@@ -239,6 +239,8 @@ static const tt_key batchnorm_keys[] = {
     {"eps", TT_NUMBER, offsetof(norm_args, eps), "1e-5", 1e-12, 1, NULL, "added to the variance"},
     {"momentum", TT_NUMBER, offsetof(norm_args, momentum), "0.1", 1e-6, 1, NULL,
      "share of a step in the running statistics"},
+    {"sync", TT_BOOL, offsetof(norm_args, sync), "false", 0, 0, NULL,
+     "statistics over the whole batch, not over each worker's part (parallel.exact: per grain)"},
 };
 static const tt_key layernorm_keys[] = {
     COMMON,

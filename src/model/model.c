@@ -102,7 +102,7 @@ double tt_model_flops(const tt_model *m)
 int tt_model_sum_most(const tt_model *m)
 {
     int most = 0;
-    for (int i = 0; i < m->call_count; i++)
+    for (int i = 0; i < m->call_count && m->sync_norm; i++)
         if (m->calls[i].kind == CALL_NORM && 2 * m->calls[i].c + 1 > most)
             most = (int)(2 * m->calls[i].c + 1);
     return most;

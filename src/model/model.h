@@ -21,7 +21,7 @@ typedef struct tt_run tt_run;
 typedef struct tt_model_opts {
     const tt_kernels *kernels; /* NULL: the best this CPU runs                                    */
     int samples;               /* usual size of a grain: layouts are chosen for it; 0: 64         */
-    bool sync_norm;            /* batch norm over all grains in flight (yields TT_SUM)            */
+    bool sync_norm;            /* batch norm yields TT_SUM; else it is over the grain alone       */
     const char *keep;          /* a layer whose output tt_run_output will be asked for, or NULL   */
 } tt_model_opts;
 
@@ -39,7 +39,10 @@ tt_shape tt_model_output(const tt_model *m); /* of the last layer              *
 const tt_kernels *tt_model_kernels(const tt_model *m);
 double tt_model_flops(const tt_model *m);       /* multiply-adds x 2 of a sample, forward */
 double tt_model_train_flops(const tt_model *m); /* forward and backward           */
-int tt_model_sum_most(const tt_model *m);       /* numbers of its longest TT_SUM  */
+int tt_model_sum_most(const tt_model *m); /* numbers of its longest TT_SUM; 0: it yields none */
+/* What a training pass will yield as TT_GRAD_READY, in order: at most `most` spans into `out` (may
+ * be NULL); returns how many there are. */
+int tt_model_grads(const tt_model *m, tt_span *out, int most);
 
 typedef struct tt_wants { /* what the losses need of the data */
     int classes, targets;
@@ -81,8 +84,9 @@ typedef enum tt_pass {
 typedef struct tt_yield {
     enum { TT_PASS_DONE, TT_GRAD_READY, TT_SUM } kind;
     tt_span grad; /* GRAD_READY: final; may be summed while backward goes on                      */
-    double *value; /* SUM: n numbers, to be replaced by their sum over the runs in flight */
+    double *value; /* SUM: n numbers, to be replaced by their sum over the runs in flight ... */
     int n;
+    bool wide; /* ... of all workers, not of this one alone */
 } tt_yield;
 
 enum { TT_LOSSES = 4 };
@@ -96,7 +100,8 @@ typedef struct tt_result { /* sums over the samples of the pass, unnormalised */
 } tt_result;
 
 tt_err tt_run_open(const tt_model *m, int samples_most, bool train, tt_run **out);
-/* `grad` (flat, the model's size; NULL unless training) is added to if `add`, else overwritten.
+/* A batch of no samples yields what any other does, with sums of zeros, and touches nothing.
+ * `grad` (flat, the model's size; NULL unless training) is added to if `add`, else overwritten.
  * `seed` keys dropout. The batch and grad are borrowed until TT_PASS_DONE. */
 void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *grad, bool add,
                   uint64_t seed);

@@ -493,7 +493,7 @@ static bool backward(tt_run *r, const call *c, int phase)
 
 void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *g, bool add, uint64_t seed)
 {
-    TT_ASSERT(in->n > 0 && in->n <= r->most && (pass != TT_PASS_TRAIN || (r->train && g)));
+    TT_ASSERT(in->n >= 0 && in->n <= r->most && (pass != TT_PASS_TRAIN || (r->train && g)));
     r->pass = pass;
     r->in = *in;
     r->grad = g;
@@ -502,7 +502,7 @@ void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *g, bool ad
     r->time = r->phase = 0;
     memset(&r->result, 0, sizeof r->result);
     r->result.samples = in->n;
-    for (int i = 0; i < r->m->call_count && pass == TT_PASS_TRAIN && !add; i++) {
+    for (int i = 0; i < r->m->call_count && pass == TT_PASS_TRAIN && !add && in->n; i++) {
         const call *c = &r->m->calls[i];
         if (!c->train_params || c->backward) continue;
         /* No loss hears of it, so nobody will write its gradient. */
@@ -520,6 +520,26 @@ static tt_span span_of(const tt_model *m, const call *c)
     return (tt_span){first->at, last->at + last->n - first->at};
 }
 
+int tt_model_grads(const tt_model *m, tt_span *out, int most)
+{
+    int n = 0;
+
+    for (int i = m->call_count - 1; i >= 0; i--)
+        if (m->calls[i].backward && m->calls[i].train_params) {
+            if (n < most) out[n] = span_of(m, &m->calls[i]);
+            n++;
+        }
+    return n;
+}
+
+/* With no samples there is nothing to compute, but others may wait for our sums. */
+static bool answer(const tt_run *r, const call *c, int phase)
+{
+    if (c->kind != CALL_NORM || phase || !norm_uses_batch(r, c) || !r->m->sync_norm) return false;
+    memset(at_buffer(r, c->saved), 0, (size_t)(2 * c->c + 1) * sizeof(double));
+    return true;
+}
+
 void tt_run_advance(tt_run *r, tt_yield *out)
 {
     const tt_model *m = r->m;
@@ -533,10 +553,14 @@ void tt_run_advance(tt_run *r, tt_yield *out)
             r->time++;
             continue;
         }
-        if (back ? backward(r, c, r->phase) : forward(r, c, r->phase)) {
+        if (!r->in.n ? answer(r, c, r->phase)
+            : back   ? backward(r, c, r->phase)
+                     : forward(r, c, r->phase)) {
             r->phase = 1;
-            *out = (tt_yield){
-                .kind = TT_SUM, .value = at_buffer(r, c->saved), .n = (int)(2 * c->c + 1)};
+            *out = (tt_yield){.kind = TT_SUM,
+                              .value = at_buffer(r, c->saved),
+                              .n = (int)(2 * c->c + 1),
+                              .wide = c->wide};
             return;
         }
         r->phase = 0;

@@ -21,13 +21,6 @@
 enum { CHUNK = 1024 }; /* 4 kB each of up to eight vectors; a multiple of TT_SUM_LANES */
 _Static_assert(CHUNK % TT_SUM_LANES == 0 && TT_PIECE % CHUNK == 0, "lanes must not shift");
 
-/* What a piece tells the join: sums of squares, and whether it met only finite numbers. */
-typedef struct result {
-    double grad, clipped;     /* before and after clipping by value */
-    double weight, direction; /* LAMB                               */
-    bool finite;
-} result;
-
 struct tt_optim {
     tt_arena *arena; /* holds all of it, this struct included */
     tt_settings set;
@@ -41,7 +34,7 @@ struct tt_optim {
     double *ratios; /* LAMB, per tensor, from a join to the pass after it */
     int plan_count;
     tt_piece *pieces;
-    result *results;
+    tt_piece_result *results;
     int piece_count;
 
     /* of the current step */
@@ -267,13 +260,13 @@ static void keep_all(const tt_optim *o, const tt_chunk *c)
 
 /* Running statistics are no part of the gradient, but if they are not finite, that shall be known.
  */
-static void run_stat(tt_optim *o, int pass, const tt_plan *p, const tt_chunk *c, result *r)
+static void run_stat(tt_optim *o, int pass, const tt_plan *p, const tt_chunk *c, tt_piece_result *r)
 {
     tt_sum sum = {{0}};
 
     if (pass == 0) {
         o->rules->measure(c->g, c->n, &sum);
-        *r = (result){.finite = isfinite(tt_sum_fold(&sum))};
+        *r = (tt_piece_result){.finite = isfinite(tt_sum_fold(&sum))};
     }
     if (pass != update_pass(o)) return;
     if (!o->finite || !(o->samples > 0)) {
@@ -286,7 +279,7 @@ static void run_stat(tt_optim *o, int pass, const tt_plan *p, const tt_chunk *c,
 
 /* Prepares and updates, or one of both, as the pass wants it. */
 static void run_learning(tt_optim *o, int pass, const tt_plan *p, const tt_piece *at,
-                         const tt_optim_view *v, result *r)
+                         const tt_optim_view *v, tt_piece_result *r)
 {
     bool prepare = pass == 0, update = pass == update_pass(o), clips = o->clip_value > 0;
     bool adapt = o->set.family == TT_LAMB && p->adapt, alone = tt_optim_passes(o) == 1;
@@ -337,11 +330,11 @@ void tt_optim_run(tt_optim *o, int pass, int piece, const tt_optim_view *v)
 
     const tt_piece *at = &o->pieces[piece];
     const tt_plan *p = &o->plans[at->param];
-    result *r = &o->results[piece];
+    tt_piece_result *r = &o->results[piece];
     tt_chunk whole = chunk_of(o, v, at->at, at->n);
 
     if (p->frozen) {
-        if (pass == 0) *r = (result){.finite = true};
+        if (pass == 0) *r = (tt_piece_result){.finite = true};
         if (pass == update_pass(o)) keep_all(o, &whole);
     } else if (p->role == TT_STAT) {
         run_stat(o, pass, p, &whole, r);
@@ -361,7 +354,7 @@ static void join_norm(tt_optim *o)
     for (int i = 0; i < o->piece_count; i++) {
         grad += o->results[i].grad;
         clipped += o->results[i].clipped;
-        o->finite &= o->results[i].finite;
+        o->finite &= o->results[i].finite != 0;
     }
     o->grad_norm = sqrt(grad);
     if (!(o->clip_norm > 0)) return;
@@ -396,4 +389,14 @@ double tt_optim_grad_norm(const tt_optim *o)
 bool tt_optim_finite(const tt_optim *o)
 {
     return o->finite;
+}
+
+tt_piece_result tt_optim_told(const tt_optim *o, int piece)
+{
+    return o->results[piece];
+}
+
+void tt_optim_tell(tt_optim *o, int piece, const tt_piece_result *r)
+{
+    o->results[piece] = *r;
 }

@@ -72,6 +72,16 @@ int tt_optim_passes(const tt_optim *o);
 void tt_optim_run(tt_optim *o, int pass, int piece, const tt_optim_view *v);
 void tt_optim_join(tt_optim *o, int pass);
 
+/* Where pieces are run by different ranks: what each piece tells the join, to be brought to those
+ * who did not run it, between a pass and its join. */
+typedef struct tt_piece_result {
+    double grad, clipped;     /* sums of squares, before and after clipping by value */
+    double weight, direction; /* LAMB                                                */
+    double finite;            /* 1, or 0                                             */
+} tt_piece_result;
+tt_piece_result tt_optim_told(const tt_optim *o, int piece);
+void tt_optim_tell(tt_optim *o, int piece, const tt_piece_result *r);
+
 /* After the step: norm of the normalised, regularised gradient before clipping (always computed,
  * per piece and in piece order), and whether it is finite: no NaN, no infinity, and, once
  * clipped, not so large that its square is no float. If it is not, the step was not applied when clipping by norm was on; else

@@ -16,6 +16,8 @@ tt_err tt_job_read(tt_tree *job, tt_job *out)
         {"model", TT_NODE, offsetof(tt_job, model), NULL, 0, 0, NULL, "input, layers and loss"},
         {"data", TT_NODE, offsetof(tt_job, data), "-", 0, 0, NULL, "where the samples come from"},
         {"train", TT_NODE, offsetof(tt_job, train), NULL, 0, 0, NULL, "how long and by which rule"},
+        {"parallel", TT_NODE, offsetof(tt_job, parallel), "{}", 0, 0, NULL,
+         "how several workers train together"},
         {"checkpoint", TT_NODE, offsetof(tt_job, checkpoint), "{}", 0, 0, NULL,
          "when to save and what to keep"},
     };

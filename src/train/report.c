@@ -28,7 +28,7 @@ static tt_err write_env(tt_trainer *t)
     env =
         json_pack("{s:s, s:s, s:s, s:s, s:i, s:s*, s:b}", "version", TT_VERSION, "host", host,
                   "cpu", tt_cpu_model(cpu, sizeof cpu), "kernels", tt_model_kernels(t->model)->name,
-                  "threads", t->crew.size, "init", t->init, "partial", t->init_partial);
+                  "threads", t->threads, "init", t->init, "partial", t->init_partial);
     text = env ? json_dumps(env, JSON_INDENT(2)) : NULL;
     json_decref(env);
     if (!text) return tt_fail(TT_ENOMEM, "no memory for env.json");
@@ -71,7 +71,7 @@ static tt_err write_resolved(tt_trainer *t, const tt_train_opts *o)
     tt_str s = {0};
     tt_err err;
 
-    snprintf(text, sizeof text, "%d", t->crew.size);
+    snprintf(text, sizeof text, "%d", t->threads);
     tt_node_add(train, "threads", tt_node_scalar(o->job, threads, text));
     if ((err = tt_job_settle(o->job))) return err;
     tt_tree_print(tt_tree_root(o->job), true, &s);
@@ -112,7 +112,7 @@ tt_err report_open(tt_trainer *t, const tt_train_opts *o, int64_t after_step)
                                &t->journal)))
         return err;
     tt_info("%s: %lld parameters, %s kernels, %d threads", t->job.name,
-            (long long)tt_train_parameters(t), tt_model_kernels(t->model)->name, t->crew.size);
+            (long long)tt_train_parameters(t), tt_model_kernels(t->model)->name, t->threads);
     return tt_events_open(t->dir->path, &t->events);
 }
 
@@ -186,7 +186,7 @@ json_t *tt_train_summary(tt_trainer *t)
     json_t *train = json_object(), *val = json_object();
     char sha[65];
 
-    tt_params_sha(t->params, t->param_count, t->w, sha);
+    tt_params_sha(t->params, t->param_count, t->state.w, sha);
     put(train, "loss", t->final_loss);
     put(val, "loss", v->loss);
     put(val, "accuracy", v->accuracy);
@@ -200,7 +200,7 @@ json_t *tt_train_summary(tt_trainer *t)
                           t->job.name, "steps", (json_int_t)t->step, "epochs",
                           (double)t->step / (double)t->epoch_steps, "train", train, "val", val,
                           "weights_sha256", sha, "seconds", tt_clock_s() - t->started, "parameters",
-                          (json_int_t)tt_train_parameters(t), "threads", t->crew.size, "kernels",
+                          (json_int_t)tt_train_parameters(t), "threads", t->threads, "kernels",
                           tt_model_kernels(t->model)->name, "version", TT_VERSION);
     put(s, "samples_per_s", t->progress.samples_per_s);
     if (t->save.best.sign && !isnan(t->best))

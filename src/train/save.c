@@ -39,7 +39,7 @@ static void list_entries(tt_trainer *t)
                                      : tt_arena_printf(t->arena, "%s.%s",
                                                        tt_optim_slot_name(t->optim, s), p->name);
             t->entry_files[t->entry_count] = s < 0 ? "model.safetensors" : "optim.safetensors";
-            t->entries[t->entry_count++] = entry_of(p, name, s < 0 ? t->w : t->slot[s]);
+            t->entries[t->entry_count++] = entry_of(p, name, s < 0 ? t->state.w : t->state.slot[s]);
         }
 }
 
@@ -51,7 +51,7 @@ static void follow_state(tt_trainer *t)
     for (int s = -1; s < t->slot_count; s++)
         for (int i = 0; i < t->param_count; i++)
             if (s < 0 || has_slots(&t->params[i]))
-                (e++)->data = (s < 0 ? t->w : t->slot[s]) + t->params[i].at;
+                (e++)->data = (s < 0 ? t->state.w : t->state.slot[s]) + t->params[i].at;
 }
 
 tt_err trainer_saver_open(tt_trainer *t)
@@ -80,7 +80,7 @@ static json_t *make_meta(const tt_trainer *t, double score)
                              (json_int_t)t->step, "epoch", (double)t->step / (double)t->epoch_steps,
                              "seed", (json_int_t)t->conf.seed, "name", t->job.name, "optimizer",
                              tt_optim_name(t->optim), "kernels", tt_model_kernels(t->model)->name,
-                             "threads", (json_int_t)t->crew.size, "accumulate",
+                             "threads", (json_int_t)t->threads, "accumulate",
                              (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch,
                              "version", TT_VERSION, "early_bad", (json_int_t)t->early_bad);
 
@@ -172,7 +172,7 @@ static void compare_conditions(const tt_trainer *t, const json_t *meta)
     const char *now = tt_model_kernels(t->model)->name;
     tt_str changed = {0};
 
-    compare_count(meta, "threads", t->crew.size, &changed);
+    compare_count(meta, "threads", t->threads, &changed);
     compare_count(meta, "accumulate", t->conf.accumulate, &changed);
     compare_count(meta, "batch", t->order.batch, &changed);
     compare_count(meta, "seed", t->conf.seed, &changed);

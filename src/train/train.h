@@ -14,6 +14,7 @@
 #include "base/base.h"
 #include "data/data.h"
 #include "model/model.h"
+#include "strategy/strategy.h"
 #include "store/store.h"
 
 typedef struct tt_trainer tt_trainer;
@@ -33,6 +34,8 @@ typedef struct tt_train_opts {
     bool no_files;        /* no run folder at all: for programs that embed us, and tests        */
     int threads;          /* 0: as the job says; if it does not, as many as the resumed run had */
     const tt_data_rows *train_rows, *val_rows; /* instead of the job's `data`; may be NULL */
+    tt_world *world; /* borrowed: train together, all ranks with the same options. NULL: alone.
+                      * Rank 0 alone reads checkpoints and writes the run folder              */
 } tt_train_opts;
 
 tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out);
@@ -51,7 +54,9 @@ typedef struct tt_progress {
     double loss_mean;     /* of the epoch so far                                         */
     double lr, grad_norm;
     double samples_per_s; /* training alone, steady state                                */
-    double step_s, data_s, forward_s, backward_s, optim_s; /* of this step                      */
+    double step_s, data_s, forward_s, backward_s, wait_s,
+        optim_s;               /* of this step, on this rank; wait: for the others           */
+    int64_t bytes_sent;        /* by this rank to other hosts                                 */
     double eta_s;              /* NAN: not known yet                                          */
     tt_metrics val;            /* the last validation                                         */
     double best;               /* best score so far of checkpoint.best, NAN                   */
@@ -80,7 +85,9 @@ const tt_model *tt_train_model(const tt_trainer *t);
 const tt_data *tt_train_data(const tt_trainer *t);
 const float *tt_train_params(const tt_trainer *t); /* where they are until the next step */
 int64_t tt_train_parameters(const tt_trainer *t);  /* how many, without running statistics */
-int tt_train_threads(const tt_trainer *t);
+int tt_train_threads(const tt_trainer *t); /* of this rank */
+const tt_world *tt_train_world(const tt_trainer *t);
+const tt_rank_times *tt_train_times(const tt_trainer *t); /* of each rank, of a step just past */
 int64_t tt_train_first_step(const tt_trainer *t); /* > 0 after a resume */
 const char *tt_train_best(const tt_trainer *t);   /* "val.accuracy max", "" if none */
 json_t *tt_train_summary(tt_trainer *t);          /* as in summary.json; a new reference */
@@ -88,10 +95,10 @@ json_t *tt_train_summary(tt_trainer *t);          /* as in summary.json; a new r
 /* SHA-256 over all parameters in name order, little-endian float32. */
 void tt_params_sha(const tt_param *params, int count, const float *w, char hex[65]);
 
-/* The name, model, data, train and checkpoint maps of a job; TT_EINVAL for what is not one. */
+/* The name, and the model, data, train, parallel and checkpoint maps of a job; TT_EINVAL for what is not one. */
 typedef struct tt_job {
     const char *name;
-    tt_node *model, *data, *train, *checkpoint;
+    tt_node *model, *data, *train, *parallel, *checkpoint;
 } tt_job;
 tt_err tt_job_read(tt_tree *job, tt_job *out);
 /* Everything that can be checked without touching data. Fills in the defaults. */

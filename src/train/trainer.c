@@ -1,16 +1,4 @@
-/* trainer: opening a run, and the order of a step.
- *
- * A step, on every thread of the crew:
- *   1. its grains: forward, loss, backward, gradients summed in its own flat array
- *   2. barrier; one thread adds up the losses and decides: a loss that is not finite is not applied
- *   3. the flat array is cut in pieces; each thread takes its share: adds the threads' gradients in
- *      thread order and runs the optimiser on the piece while it is in cache, from the current half
- *      of the state to the next
- *   4. barrier; one thread decides: a gradient that is not finite leaves everything as it was, else
- *      the halves change places
- *   5. packed copies of the new weights are rebuilt, shared out by layers
- * What each thread does follows from its number alone, so a run repeats bit for bit with as many
- * threads. */
+/* trainer: opening a run, and what comes with a step. The step itself is the strategy's. */
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -19,92 +7,6 @@
 #include "trainer.h"
 
 /* ---- The step ---- */
-
-static void run_share(tt_trainer *t, int me)
-{
-    crew *c = &t->crew;
-    worker *w = &c->workers[me];
-    int n = t->batch->n, grains = t->grains;
-
-    memset(&w->sum, 0, sizeof w->sum);
-    if (t->solo && me) return;
-    if (t->solo) grains = (n + c->grain - 1) / c->grain;
-    for (int g = t->solo ? 0 : me, done = 0; g < grains; g += t->solo ? 1 : c->size, done++) {
-        int first = (int)((int64_t)n * g / grains), end = (int)((int64_t)n * (g + 1) / grains);
-        tt_batch part = tt_batch_cut(t->batch, first, end - first, c->features, c->targets);
-        crew_run(c, me, TT_PASS_TRAIN, &part, done > 0, (uint64_t)t->conf.seed, !t->solo);
-        result_add(&w->sum, tt_run_result(w->run));
-        w->sum.turned_s = tt_run_result(w->run)->turned_s;
-    }
-}
-
-static void sum_up(tt_trainer *t)
-{
-    memset(&t->sum, 0, sizeof t->sum);
-    for (int i = 0; i < t->crew.size; i++) result_add(&t->sum, &t->crew.workers[i].sum);
-    t->turned = t->crew.workers[0].sum.turned_s;
-    t->summed = tt_clock_s();
-    t->apply = isfinite(t->sum.loss);
-    if (t->apply) tt_optim_begin(t->optim, t->step, t->sum.weight, t->sum.samples);
-}
-
-static void swap(float **a, float **b)
-{
-    float *was = *a;
-    *a = *b;
-    *b = was;
-}
-
-/* The step counts if its gradient was finite; else the next half is forgotten. */
-static void commit(tt_trainer *t)
-{
-    if (!(t->apply = tt_optim_finite(t->optim))) return;
-    swap(&t->w, &t->w_next);
-    for (int s = 0; s < t->slot_count; s++) swap(&t->slot[s], &t->slot_next[s]);
-    tt_model_bind(t->model, t->w);
-}
-
-static void update_share(tt_trainer *t, int me)
-{
-    crew *c = &t->crew;
-    const tt_kernels *k = tt_model_kernels(t->model);
-    int pieces = tt_optim_piece_count(t->optim), buffers = t->solo ? 1 : c->size;
-    int first = (int)((int64_t)pieces * me / c->size),
-        end = (int)((int64_t)pieces * (me + 1) / c->size);
-    int passes = tt_optim_passes(t->optim);
-    tt_optim_view v = {.grad = c->workers[0].grad, .w_old = t->w, .w_new = t->w_next};
-
-    for (int s = 0; s < t->slot_count; s++) {
-        v.slot_old[s] = t->slot[s];
-        v.slot_new[s] = t->slot_next[s];
-    }
-    for (int pass = 0; pass < passes; pass++) {
-        for (int i = first; i < end; i++) {
-            tt_piece p = tt_optim_piece(t->optim, i);
-            for (int b = 1; b < buffers && !pass; b++)
-                k->add(p.n, v.grad + p.at, c->workers[b].grad + p.at, v.grad + p.at);
-            tt_optim_run(t->optim, pass, i, &v);
-        }
-        tt_team_barrier(c->team);
-        if (!me) {
-            tt_optim_join(t->optim, pass);
-            if (pass == passes - 1) commit(t);
-        }
-        tt_team_barrier(c->team);
-    }
-    if (t->apply) tt_model_refresh(t->model, me, c->size);
-}
-
-static void step_member(void *arg, int me)
-{
-    tt_trainer *t = arg;
-
-    run_share(t, me);
-    tt_team_barrier(t->crew.team);
-    if (!me) sum_up(t);
-    tt_team_barrier(t->crew.team);
-    if (t->apply) update_share(t, me);
-}
 
 static bool due(const cadence *c, int64_t step, double since)
 {
@@ -115,7 +17,7 @@ static bool due(const cadence *c, int64_t step, double since)
 static void fill_progress(tt_trainer *t)
 {
     tt_progress *p = &t->progress;
-    const tt_result *s = &t->sum;
+    const tt_result *s = &t->stats.sum;
     double left = (double)(t->steps - t->step);
 
     p->step = t->step;
@@ -128,9 +30,11 @@ static void fill_progress(tt_trainer *t)
     p->grad_norm = tt_optim_grad_norm(t->optim);
     p->step_s = t->ended - t->begun;
     p->data_s = t->got_data - t->begun;
-    p->forward_s = t->turned - t->got_data;
-    p->backward_s = t->summed - t->turned;
-    p->optim_s = t->ended - t->summed;
+    p->forward_s = t->stats.forward_s;
+    p->backward_s = t->stats.backward_s;
+    p->wait_s = t->stats.wait_s;
+    p->optim_s = t->stats.optim_s;
+    p->bytes_sent = t->stats.bytes_sent;
     t->epoch_loss += s->loss;
     t->epoch_weight += s->weight;
     p->loss_mean = t->epoch_weight > 0 ? t->epoch_loss / t->epoch_weight : 0;
@@ -225,21 +129,24 @@ static tt_err nothing_left(tt_trainer *t, tt_progress *out)
 
 tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 {
+    const tt_batch *batch;
     tt_err err;
 
     if (t->step >= t->steps || t->early_end) return nothing_left(t, out);
     t->begun = tt_clock_s();
-    if ((err = tt_feed_take(t->feed, &t->batch))) return err;
+    if ((err = tt_feed_take(t->feed, &batch))) return err;
     t->got_data = tt_clock_s();
-    t->solo = t->batch->n < t->grains;
-    tt_team_run(t->crew.team, step_member, t);
+    if ((err = tt_strategy_step(t->strategy, t->step, batch, tt_order_size(&t->order, t->step),
+                                t->got_data - t->begun, &t->stats)))
+        return err;
     t->ended = tt_clock_s();
-    if (!isfinite(t->sum.loss))
+    t->state = tt_strategy_state(t->strategy);
+    if (!isfinite(t->stats.sum.loss))
         return tt_fail(TT_EDIVERGED,
                        "step %lld: the loss is not a finite number (%g); try a smaller learning "
                        "rate or train.clip",
-                       (long long)t->step + 1, t->sum.loss);
-    if (!t->apply)
+                       (long long)t->step + 1, t->stats.sum.loss);
+    if (!t->stats.applied)
         return tt_fail(
             TT_EDIVERGED,
             "step %lld: the gradient is not finite, or too large (its norm is %.3g); try a smaller "
@@ -256,7 +163,7 @@ tt_err tt_train_validate(tt_trainer *t, tt_metrics *out)
 {
     if (!tt_data_count(t->data, TT_VAL))
         return tt_fail(TT_EINVAL, "the job has no validation data");
-    return crew_eval(&t->crew, t->data, TT_VAL, (uint64_t)t->conf.seed, out);
+    return judge_eval(&t->judge, t->data, TT_VAL, (uint64_t)t->conf.seed, out);
 }
 
 /* ---- Opening ---- */
@@ -319,16 +226,18 @@ static int64_t threads_before(const char *run)
     return threads;
 }
 
-/* The number of threads decides how the batch is cut in grains and so the order of all sums: a run
- * that goes on keeps it, whatever machine it is on. */
-static int threads_of(const train_conf *c, const tt_train_opts *o)
+/* The number of threads decides how the batch is cut and so the order of all sums (unless exact): a
+ * run that goes on keeps it, whatever machine it is on. */
+static int threads_of(const train_conf *c, const tt_train_opts *o, const tt_world *w)
 {
     int64_t n = o->threads ? o->threads : c->threads;
-    int64_t most = c->batch / c->accumulate; /* a grain has at least one sample */
+    int64_t most = c->batch / c->accumulate / w->size; /* a seat has at least one sample */
 
+    if (most < 1) most = 1;
     if (!n && o->resume && o->run) n = threads_before(o->run);
-    if (!n) n = tt_cpu_count();
-    if (o->threads > most)
+    if (!n) n = tt_cpu_count() / w->local_size;
+    if (n < 1) n = 1;
+    if (o->threads > most && !w->rank)
         tt_warn("%lld of %lld threads: a batch of %lld has no samples for more", (long long)most,
                 (long long)n, (long long)c->batch);
     return (int)(n < most ? n : most);
@@ -345,28 +254,10 @@ static tt_err open_data(tt_trainer *t, const tt_train_opts *o)
     return tt_data_open(t->job.data, &want, (uint64_t)t->conf.seed, &t->data);
 }
 
-static tt_err open_state(tt_trainer *t)
-{
-    tt_err err = tt_optim_open(t->conf.optimizer, t->conf.schedule, t->conf.clip, t->conf.groups,
-                               t->params, t->param_count, t->steps, t->epoch_steps, &t->optim);
-    if (err) return err;
-    size_t bytes = tt_mul_size((size_t)t->size, sizeof(float));
-    t->slot_count = tt_optim_slots(t->optim);
-    bool ok = (t->w = tt_block_alloc(bytes)) && (t->w_next = tt_block_alloc(bytes));
-    for (int i = 0; i < t->slot_count && ok; i++)
-        ok = (t->slot[i] = tt_block_alloc(bytes)) && (t->slot_next[i] = tt_block_alloc(bytes));
-    if (!ok)
-        return tt_fail(TT_ENOMEM, "no memory for %lld parameters and the optimiser's state",
-                       (long long)t->size);
-    tt_model_init(t->model, (uint64_t)t->conf.seed, t->w);
-    tt_model_bind(t->model, t->w);
-    return TT_OK;
-}
-
 static tt_err take_init(tt_trainer *t, const char *path, bool partial)
 {
     tt_node *rename = tt_node_get(t->job.model, "rename");
-    tt_err err = tt_weights_load(path, rename, partial, t->params, t->param_count, t->w);
+    tt_err err = tt_weights_load(path, rename, partial, t->params, t->param_count, t->state.w);
     char *whole;
 
     if (err) return err;
@@ -415,37 +306,101 @@ static tt_err open_run(tt_trainer *t, const tt_train_opts *o)
     return is_never(&t->save.every) ? TT_OK : trainer_saver_open(t);
 }
 
-static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
+/* Opening goes in phases. Within one a rank works by itself; at its end all hear whether anybody
+ * failed, so that none waits for one that will not come. */
+static tt_err all_agree(tt_trainer *t, tt_err mine)
 {
-    const tt_kernels *k;
+    return t->world->size > 1 ? tt_group_agree(tt_world_all(t->world), mine) : mine;
+}
+
+static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels **k)
+{
     tt_err err;
 
     if ((err = tt_job_read(o->job, &t->job)) || (err = read_train(t->job.train, &t->conf)) ||
-        (err = read_checkpoint(t->job.checkpoint, &t->save)) ||
-        (err = find_kernels(t->job.train, &t->conf, &k)))
+        (err = tt_plan_read(t->job.parallel, &t->plan)) ||
+        (err = read_checkpoint(t->job.checkpoint, &t->save)))
         return err;
-    int threads = threads_of(&t->conf, o);
-    t->grains = threads * (int)t->conf.accumulate;
-    int grain = (int)((t->conf.batch + t->grains - 1) / t->grains);
-    tt_model_opts mo = {.kernels = k, .samples = grain, .sync_norm = threads > 1};
+    t->plan.accumulate = t->conf.accumulate;
+    return find_kernels(t->job.train, &t->conf, k);
+}
+
+static tt_err open_parts(tt_trainer *t, const tt_train_opts *o, const tt_kernels *k)
+{
+    tt_model_opts mo = {.kernels = k,
+                        .samples = tt_strategy_room(t->strategy),
+                        .sync_norm = !t->plan.exact && tt_strategy_seats(t->strategy) > 1};
+    tt_err err;
+
     if ((err = tt_model_open(t->job.model, &mo, &t->model))) return err;
     t->params = tt_model_params(t->model, &t->param_count);
     t->size = tt_model_size(t->model);
-    if ((err = open_data(t, o)) || (err = plan_steps(t))) return err;
-    int64_t val_count = tt_data_count(t->data, TT_VAL);
-    if ((err = check_goals(&t->job, &t->conf, o->no_files ? NULL : &t->save, t->model,
-                           val_count > 0)))
+    if ((err = open_data(t, o)) || (err = plan_steps(t)) ||
+        (err = check_goals(&t->job, &t->conf, o->no_files ? NULL : &t->save, t->model,
+                           tt_data_count(t->data, TT_VAL) > 0)) ||
+        (err = tt_optim_open(t->conf.optimizer, t->conf.schedule, t->conf.clip, t->conf.groups,
+                             t->params, t->param_count, t->steps, t->epoch_steps, &t->optim)))
         return err;
-    if ((err = open_state(t))) return err;
-    if ((err = crew_open(&t->crew, t->model, threads, grain, true, val_count))) return err;
-    if (o->init && !o->resume && (err = take_init(t, o->init, o->partial))) return err;
-    if (!o->no_files && (err = open_run(t, o))) return err;
-    t->first_step = t->step;
-    tt_model_refresh(t->model, 0, 1);
+    t->slot_count = tt_optim_slots(t->optim);
+    return TT_OK;
+}
+
+/* What rank 0 found, or started with, becomes everybody's. */
+static tt_err spread_start(tt_trainer *t)
+{
+    struct {
+        int64_t step, early_bad;
+        double early_best, best, final_loss, epoch_loss, epoch_weight;
+        bool early_end;
+    } at = {t->step,       t->early_bad,  t->early_best,   t->best,
+            t->final_loss, t->epoch_loss, t->epoch_weight, t->early_end};
+    tt_err err;
+
+    if ((err = tt_group_bcast(tt_world_all(t->world), 0, &at, sizeof at))) return err;
+    t->step = at.step;
+    t->early_bad = at.early_bad;
+    t->early_best = at.early_best;
+    t->best = t->progress.best = at.best;
+    t->final_loss = at.final_loss;
+    t->epoch_loss = at.epoch_loss;
+    t->epoch_weight = at.epoch_weight;
+    t->early_end = at.early_end;
+    return tt_strategy_spread(t->strategy);
+}
+
+static tt_err open_feed(tt_trainer *t)
+{
     tt_data_flow flow = tt_data_feeding(t->data);
-    if ((err = tt_feed_open(t->data, TT_TRAIN, &t->order, t->step, flow.threads, flow.prefetch,
-                            &t->feed)))
+    tt_cut cut = {.of = tt_strategy_units(t->strategy)};
+
+    tt_strategy_cut(t->strategy, &cut.first, &cut.end);
+    return tt_feed_open(t->data, TT_TRAIN, &t->order, &cut, t->step, flow.threads, flow.prefetch,
+                        &t->feed);
+}
+
+static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
+{
+    const tt_kernels *k = NULL;
+    tt_err err;
+
+    if ((err = all_agree(t, read_job(t, o, &k)))) return err;
+    t->threads = threads_of(&t->conf, o, t->world);
+    if ((err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, &t->strategy)) ||
+        (err = all_agree(t, open_parts(t, o, k))) ||
+        (err = all_agree(t, tt_strategy_start(t->strategy, t->model, t->optim,
+                                              (uint64_t)t->conf.seed))))
         return err;
+    t->state = tt_strategy_state(t->strategy);
+    err = judge_open(&t->judge, t->model, tt_strategy_crew(t->strategy), t->world,
+                     tt_data_count(t->data, TT_VAL));
+    if (!t->world->rank) {
+        if (!err && o->init && !o->resume) err = take_init(t, o->init, o->partial);
+        if (!err && !o->no_files) err = open_run(t, o);
+    }
+    if ((err = all_agree(t, err)) || (err = spread_start(t)) ||
+        (err = all_agree(t, open_feed(t))))
+        return err;
+    t->first_step = t->step;
     return t->dir ? tt_run_dir_begin(t->dir) : TT_OK; /* last: nothing can fail any more */
 }
 
@@ -462,7 +417,9 @@ tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
     t->progress.val = (tt_metrics){.loss = NAN, .accuracy = NAN, .top5 = NAN};
     for (int i = 0; i < TT_LOSSES; i++) t->progress.val.part[i] = NAN;
     t->progress.best = t->progress.eta_s = NAN;
-    if ((err = open_all(t, o))) {
+    t->world = o->world;
+    t->own_world = !o->world;
+    if ((t->own_world && (err = tt_world_alone(&t->world))) || (err = open_all(t, o))) {
         if (t->logging) tt_log_close(); /* nobody else knows of it */
         tt_train_close(t);
         return err;
@@ -479,18 +436,13 @@ void tt_train_close(tt_trainer *t)
     tt_journal_close(t->journal);
     tt_events_close(t->events);
     tt_run_dir_close(t->dir);
-    crew_close(&t->crew);
+    judge_close(&t->judge);
+    tt_strategy_close(t->strategy);
     tt_optim_close(t->optim);
-    size_t bytes = (size_t)t->size * sizeof(float);
-    tt_block_free(t->w, bytes);
-    tt_block_free(t->w_next, bytes);
-    for (int i = 0; i < TT_OPTIM_SLOTS; i++) {
-        tt_block_free(t->slot[i], bytes);
-        tt_block_free(t->slot_next[i], bytes);
-    }
     tt_data_close(t->data);
     tt_model_close(t->model);
     tt_arena_close(t->arena);
+    if (t->own_world) tt_world_leave(t->world, 0);
     free(t->init);
     free(t);
 }
@@ -513,7 +465,7 @@ const tt_data *tt_train_data(const tt_trainer *t)
 }
 const float *tt_train_params(const tt_trainer *t)
 {
-    return t->w;
+    return t->state.w;
 }
 int64_t tt_train_parameters(const tt_trainer *t)
 {
@@ -524,7 +476,15 @@ int64_t tt_train_parameters(const tt_trainer *t)
 }
 int tt_train_threads(const tt_trainer *t)
 {
-    return t->crew.size;
+    return t->threads;
+}
+const tt_world *tt_train_world(const tt_trainer *t)
+{
+    return t->world;
+}
+const tt_rank_times *tt_train_times(const tt_trainer *t)
+{
+    return tt_strategy_times(t->strategy);
 }
 int64_t tt_train_first_step(const tt_trainer *t)
 {

@@ -3,6 +3,7 @@
 #define TT_TRAINER_H
 
 #include "optim/optim.h"
+#include "strategy/strategy.h"
 #include "train.h"
 
 /* When something is due: every so many steps, epochs or seconds; all 0: never. */
@@ -47,41 +48,31 @@ tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save
                    bool has_val);
 bool is_val(const goal *g); /* it needs a validation */
 
-/* One thread's share. */
-typedef struct worker {
-    tt_run *run;
-    float *grad;
-    tt_batch eval; /* its batch while validating  */
-    tt_result sum; /* of its grains               */
-    double *sums;  /* what it offers to a TT_SUM  */
-    tt_err err;    /* while validating: its first */
-    char message[512];
-} worker;
+/* ---- judge.c: validation ---- */
 
-/* A team of threads that run grains side by side: for training, validation and prediction alike. */
-typedef struct crew {
-    tt_team *team;
-    int size;
+typedef struct desk { /* of one thread */
+    tt_batch batch;
+    tt_err err;
+    char message[512];
+} desk;
+
+typedef struct judge {
+    tt_crew *crew;   /* borrowed */
+    tt_world *world; /* borrowed; NULL: this process alone */
     const tt_model *model;
-    int grain; /* samples a run has room for  */
-    bool train;
-    worker *workers;
-    double *total; /* of a TT_SUM in progress     */
+    int size, grain; /* threads; samples of a part */
     int64_t features, targets;
     bool labels;
-    tt_result *parts; /* validation: a result per grain, added in their order */
+    desk *desks;
+    tt_result *parts, *gathered;
     int64_t part_count;
-} crew;
+} judge;
 
 /* `val_count`: samples of the largest split that will be judged. */
-tt_err crew_open(crew *c, const tt_model *m, int threads, int grain, bool train, int64_t val_count);
-void crew_close(crew *c);
-/* Runs one grain on worker `me` to its end; `together`: all workers do, so sums go round. */
-void crew_run(crew *c, int me, tt_pass pass, const tt_batch *in, bool add, uint64_t seed,
-              bool together);
-tt_err crew_eval(crew *c, const tt_data *d, tt_split split, uint64_t seed, tt_metrics *out);
+tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, int64_t val_count);
+tt_err judge_eval(judge *j, const tt_data *d, tt_split split, uint64_t seed, tt_metrics *out);
+void judge_close(judge *j); /* accepts a zeroed one */
 tt_metrics metrics_of(const tt_model *m, const tt_result *r);
-void result_add(tt_result *to, const tt_result *from);
 
 struct tt_trainer {
     tt_arena *arena;
@@ -91,25 +82,21 @@ struct tt_trainer {
     tt_model *model;
     tt_data *data;
     tt_optim *optim;
-    crew crew;
+    tt_world *world;
+    bool own_world;
+    tt_plan plan;
+    tt_strategy *strategy;
+    judge judge;
+    int threads;
     const tt_param *params;
     int param_count;
     int64_t size;
-    /* The state of the training, flat, in two halves: a step goes from the current one to the next,
-     * and they change places only if it is good. */
-    float *w, *slot[TT_OPTIM_SLOTS];
-    float *w_next, *slot_next[TT_OPTIM_SLOTS];
+    tt_state state; /* as it is after the last step */
     int slot_count;
     tt_order order;
     tt_feed *feed;
-    int grains; /* of a full batch: threads x accumulate */
-
-    /* the step in progress */
-    const tt_batch *batch;
-    bool solo;  /* too few samples to share out: worker 0 does it alone */
-    bool apply; /* all that is known of it so far is finite              */
-    tt_result sum;
-    double begun, got_data, turned, summed, ended;
+    tt_step_stats stats; /* of the last step */
+    double begun, got_data, ended;
 
     /* the run so far */
     int64_t step, first_step, steps, epoch_steps;

@@ -14,7 +14,8 @@ struct tt_use {
     int param_count;
     float *w;
     size_t bytes;
-    crew crew;
+    tt_crew *crew;
+    judge judge;
     int threads, grain;
     const char *layer;
     tt_data *data;  /* the split used last, ...                  */
@@ -87,17 +88,23 @@ fail:
  * for 64, nor for a thread that has nothing to do. */
 static tt_err need_crew(tt_use *u, int64_t rows)
 {
-    crew *c = &u->crew;
+    judge *j = &u->judge;
     int grain = rows < u->grain ? (rows > 0 ? (int)rows : 1) : u->grain;
     int64_t parts = (rows + grain - 1) / grain;
     int threads = parts < u->threads ? (parts > 0 ? (int)parts : 1) : u->threads;
     tt_err err;
 
-    if (c->team && c->grain >= grain && c->size >= threads && c->part_count * c->grain >= rows)
+    if (u->crew && j->grain >= grain && j->size >= threads && j->part_count * j->grain >= rows)
         return TT_OK;
-    crew_close(c);
-    if (!(err = crew_open(c, u->model, threads, grain, false, rows))) return TT_OK;
-    crew_close(c); /* half open it would be taken for whole */
+    judge_close(j);
+    tt_crew_close(u->crew);
+    u->crew = NULL;
+    if (!(err = tt_crew_open(u->model, threads, grain, false, &u->crew)) &&
+        !(err = judge_open(j, u->model, u->crew, NULL, rows)))
+        return TT_OK;
+    judge_close(j); /* half open it would be taken for whole */
+    tt_crew_close(u->crew);
+    u->crew = NULL;
     if (err != TT_ENOMEM) return err;
     return tt_fail(TT_ENOMEM,
                    "no memory for %d rows at once on each of %d threads: a smaller batch or fewer "
@@ -135,7 +142,7 @@ tt_err tt_use_eval(tt_use *u, tt_split split, tt_metrics *out)
 {
     tt_err err = need_split(u, split, false);
     if (!err) err = need_crew(u, tt_data_count(u->data, split));
-    return err ? err : crew_eval(&u->crew, u->data, split, (uint64_t)u->conf.seed, out);
+    return err ? err : judge_eval(&u->judge, u->data, split, (uint64_t)u->conf.seed, out);
 }
 
 tt_err tt_use_eval_rows(tt_use *u, const tt_data_rows *rows, tt_metrics *out)
@@ -145,7 +152,7 @@ tt_err tt_use_eval_rows(tt_use *u, const tt_data_rows *rows, tt_metrics *out)
     tt_err err = tt_data_open_rows(&want, rows, NULL, (uint64_t)u->conf.seed, &d);
 
     if (!err) err = need_crew(u, rows->n);
-    if (!err) err = crew_eval(&u->crew, d, TT_TRAIN, (uint64_t)u->conf.seed, out);
+    if (!err) err = judge_eval(&u->judge, d, TT_TRAIN, (uint64_t)u->conf.seed, out);
     tt_data_close(d);
     return err;
 }
@@ -162,7 +169,7 @@ typedef struct predict_job {
 /* Step k of a batch of one sample is row k, so any row can be asked for by itself. */
 static tt_err fill_rows(const predict_job *j, tt_batch *b, int64_t at, int n)
 {
-    const crew *c = &j->u->crew;
+    const judge *c = &j->u->judge;
     tt_order one = {
         .count = j->rows ? j->n : tt_data_count(j->u->data, j->split), .batch = 1, .by_pass = true};
 
@@ -182,17 +189,17 @@ static tt_err fill_rows(const predict_job *j, tt_batch *b, int64_t at, int n)
 static void predict_member(void *arg, int me)
 {
     const predict_job *j = arg;
-    crew *c = &j->u->crew;
-    worker *w = &c->workers[me];
+    judge *c = &j->u->judge;
+    desk *w = &c->desks[me];
     int64_t features = tt_use_features(j->u), got;
 
     w->err = TT_OK;
     for (int64_t at = (int64_t)me * c->grain; at < j->n; at += (int64_t)c->size * c->grain) {
-        tt_batch b = w->eval;
+        tt_batch b = w->batch;
         int n = j->n - at < c->grain ? (int)(j->n - at) : c->grain;
         if (!(w->err = fill_rows(j, &b, at, n))) {
-            crew_run(c, me, TT_PASS_PREDICT, &b, false, 0, false);
-            w->err = tt_run_output(w->run, j->u->layer, j->out + at * features, &got);
+            tt_crew_pass(c->crew, me, TT_PASS_PREDICT, &b);
+            w->err = tt_run_output(tt_crew_run(c->crew, me), j->u->layer, j->out + at * features, &got);
         }
         if (w->err) {
             snprintf(w->message, sizeof w->message, "%s", tt_message());
@@ -203,13 +210,13 @@ static void predict_member(void *arg, int me)
 
 static tt_err predict(tt_use *u, predict_job *j)
 {
-    const crew *c = &u->crew;
+    const judge *c = &u->judge;
     tt_err err = need_crew(u, j->n);
 
     if (err) return err;
-    tt_team_run(c->team, predict_member, j);
+    tt_team_run(tt_crew_team(u->crew), predict_member, j);
     for (int i = 0; i < c->size; i++)
-        if (c->workers[i].err) return tt_repeat(c->workers[i].err, c->workers[i].message);
+        if (c->desks[i].err) return tt_repeat(c->desks[i].err, c->desks[i].message);
     return TT_OK;
 }
 
@@ -274,7 +281,8 @@ tt_err tt_use_export(const tt_use *u, const char *path)
 void tt_use_close(tt_use *u)
 {
     if (!u) return;
-    crew_close(&u->crew);
+    judge_close(&u->judge);
+    tt_crew_close(u->crew);
     if (u->w) tt_block_free(u->w, u->bytes);
     tt_data_close(u->data);
     tt_model_close(u->model);

@@ -1,0 +1,92 @@
+/* cluster: which hosts take part, and starting a world of processes on them.
+ *
+ * The launcher of the MPI this program was built for does the starting (mpirun of Open MPI, mpiexec
+ * of MPICH); what it must be told differs from one to the other and is hidden here. It runs in a
+ * session of its own, so that Ctrl-C reaches the supervisor alone. */
+#ifndef TT_CLUSTER_H
+#define TT_CLUSTER_H
+
+#include "base/base.h"
+
+/* ---- Hosts ---- */
+
+typedef struct tt_host {
+    char name[256];
+    int slots; /* ranks it takes; 0: not said */
+} tt_host;
+
+typedef struct tt_hosts {
+    tt_host *host;
+    int count;
+} tt_hosts;
+
+/* "a:4,b:4", "a,b", "[fe80::1]:2". A host that comes twice gets both numbers of slots. */
+tt_err tt_hosts_parse(const char *list, tt_hosts *out);
+/* A file in the manner of Open MPI ("a slots=4 max_slots=8"), MPICH ("a:4") or one name a line; '#'
+ * begins a comment. Errors are TT_EINVAL with file and line. */
+tt_err tt_hosts_read(const char *path, tt_hosts *out);
+/* The allocation of Slurm this process is in: SLURM_JOB_NODELIST "n[01-03,7],gpu" and
+ * SLURM_TASKS_PER_NODE "4(x2),1" (absent: 1 each). *out has count 0 outside of one. */
+tt_err tt_hosts_slurm(tt_hosts *out);
+int tt_hosts_slots(const tt_hosts *h); /* in all; a host that does not say counts 1 */
+void tt_hosts_free(tt_hosts *h);       /* accepts a zeroed one */
+
+/* ---- TF_CONFIG ---- */
+
+/* A cluster specification as TensorFlow has it: {"cluster": {"chief": ["h0:p"], "worker": [...],
+ * "ps": [...]}, "task": {"type": "worker", "index": 0}}. Workers are ranks: the chief (or worker 0)
+ * first. */
+typedef struct tt_tf_task {
+    char host[256];
+    int port;
+} tt_tf_task;
+typedef struct tt_tf_config {
+    tt_tf_task *rank; /* chief, then workers */
+    int ranks;
+    int servers;  /* parameter servers named; they take no part in synchronous training */
+    char type[16]; /* of this process: chief, worker, ps, evaluator; "" if there is no task */
+    int index;
+    int me;       /* its rank; -1: it is none of them */
+} tt_tf_config;
+/* TT_EINVAL says what is wrong and where: bad JSON with line and column, an unknown role (did you
+ * mean), an address that is none or comes twice, a task outside the cluster. `text` NULL or without
+ * a cluster: TT_OK and ranks 0. */
+tt_err tt_tf_config_parse(const char *text, tt_tf_config *out);
+tt_err tt_tf_config_hosts(const tt_tf_config *c, tt_hosts *out); /* hosts with their ranks as slots */
+void tt_tf_config_free(tt_tf_config *c);
+
+/* ---- Launching ---- */
+
+typedef struct tt_launch_opts {
+    const tt_hosts *hosts;     /* NULL or count 0: this host alone                              */
+    int ranks;                 /* in all                                                        */
+    const char *const *argv;   /* the worker's command, ended by NULL; argv[0] an absolute path */
+    const char *const *env;    /* "NAME=value" that the workers need, ended by NULL; may be NULL */
+    const char *folder;        /* for files of the launcher and the MPI; made and removed by us  */
+} tt_launch_opts;
+
+/* The whole command line and environment, as `tutti train --dry-run` shows it: words ended by NULL
+ * in an arena. Pure, so that it can be tested. Honours TUTTI_RSH (a remote shell instead of ssh) and
+ * TUTTI_MPIRUN (the launcher to use). */
+typedef struct tt_launch_line {
+    const char **argv, **env;
+} tt_launch_line;
+tt_err tt_launch_plan(const tt_launch_opts *o, tt_arena *a, tt_launch_line *out);
+const char *tt_launcher_name(void); /* "mpirun (Open MPI)" or "mpiexec (MPICH)" */
+
+/* A world that was started. Its standard output and error are pipes to read. */
+typedef struct tt_launch {
+    int pid;      /* of the launcher  */
+    int out, err; /* ends to read; non-blocking */
+    char folder[4096];
+} tt_launch;
+tt_err tt_launch_start(const tt_launch_opts *o, tt_launch *out);
+/* Sends a signal to the launcher, which passes SIGUSR1 on to all ranks. */
+void tt_launch_signal(tt_launch *l, int sig);
+/* Has it ended? Then true, with its exit code (128 + signal if it was killed). Never blocks. */
+bool tt_launch_ended(tt_launch *l, int *code);
+/* Ends it if it has not ended: SIGTERM, after a grace of 2 s SIGKILL to all that carry its mark, and
+ * removes its folder. */
+void tt_launch_close(tt_launch *l);
+
+#endif

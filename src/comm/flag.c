@@ -1,0 +1,190 @@
+/* Flags, idling, and memory in common.
+ *
+ * A flag is changed before `sleepers` is read; a sleeper counts itself before it looks again. Both
+ * are sequentially consistent, so either the changer sees the sleeper and wakes it, or the sleeper
+ * sees the change. Sleeps are short all the same: whoever sleeps has a deadline to keep. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/carrier.h"
+
+enum { YIELDS = 50, SHORT_NS = 50 * 1000, LONG_NS = 20 * 1000 * 1000 };
+
+void tt_flag_set(tt_flag *f, uint32_t v)
+{
+    atomic_store(&f->value, v);
+    if (atomic_load(&f->sleepers) > 0)
+        syscall(SYS_futex, &f->value, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static void sleep_on(tt_flag *f, uint32_t v, long ns)
+{
+    struct timespec t = {0, ns};
+    uint32_t seen;
+
+    if (!f) {
+        nanosleep(&t, NULL);
+        return;
+    }
+    atomic_fetch_add(&f->sleepers, 1);
+    seen = atomic_load(&f->value);
+    if ((int32_t)(seen - v) < 0) syscall(SYS_futex, &f->value, FUTEX_WAIT, seen, &t, NULL, 0);
+    atomic_fetch_sub(&f->sleepers, 1);
+}
+
+bool tt_idle_once(tt_idle *i, const tt_world *w, tt_flag *f, uint32_t v, bool busy)
+{
+    int round = i->rounds++;
+
+    if (round < w->spins) {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+        return true;
+    }
+    if (round == w->spins) i->since = tt_clock_s();
+    if (round < w->spins + YIELDS) {
+        sched_yield();
+        return true;
+    }
+    sleep_on(f, v, busy ? SHORT_NS : LONG_NS);
+    return tt_clock_s() - i->since < w->timeout_s;
+}
+
+tt_err tt_flag_wait(const tt_world *w, tt_flag *f, uint32_t v, int rank)
+{
+    tt_idle idle = {0};
+
+    while (!tt_flag_has(f, v))
+        if (!tt_idle_once(&idle, w, f, v, false)) return tt_world_missed(w, rank);
+    return TT_OK;
+}
+
+/* ---- Memory in common ----
+ *
+ * Each member makes an anonymous file and the others open it by way of /proc: there is no name that
+ * could be left behind, and no limit on /dev/shm that could be met. That it is the right one is
+ * proven by a number in it. */
+
+typedef struct offer {
+    int64_t pid;
+    int fd;
+    uint64_t bytes, proof;
+} offer;
+
+static void *map_own(offer *o)
+{
+    void *p = MAP_FAILED;
+
+    if (ftruncate(o->fd, (off_t)o->bytes) == 0)
+        p = mmap(NULL, o->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, o->fd, 0);
+    if (p == MAP_FAILED) return NULL;
+    madvise(p, o->bytes, MADV_HUGEPAGE);
+    *(uint64_t *)p = o->proof;
+    return p;
+}
+
+static void *map_other(const offer *o)
+{
+    char path[64];
+    void *p;
+    int fd;
+
+    snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)o->pid, o->fd);
+    if ((fd = open(path, O_RDWR | O_CLOEXEC)) < 0) return NULL;
+    p = mmap(NULL, o->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED) return NULL;
+    if (*(uint64_t *)p == o->proof) return p;
+    munmap(p, o->bytes);
+    return NULL;
+}
+
+static tt_err share_files(const tt_group *host, size_t bytes, tt_share *s)
+{
+    offer mine = {.pid = getpid(), .fd = memfd_create("tutti", MFD_CLOEXEC), .bytes = bytes},
+          *all = calloc((size_t)host->size, sizeof *all);
+    tt_err err = TT_OK;
+
+    if (!all) tt_mem_out(sizeof *all);
+    mine.proof = (uint64_t)mine.pid << 32 ^ (uint64_t)(tt_clock_s() * 1e9) ^ (uint64_t)(uintptr_t)s;
+    if (mine.fd < 0 || !(s->at[host->me] = map_own(&mine)))
+        err = tt_fail(TT_EENV, "no %zu bytes of memory to share: %s", bytes, strerror(errno));
+    if ((err = tt_group_agree(host, err)) ||
+        (err = tt_group_gather(host, &mine, sizeof mine, all)))
+        goto out;
+    for (int i = 0; i < host->size; i++) {
+        s->bytes[i] = all[i].bytes;
+        if (i == host->me) continue;
+        if (!(s->at[i] = map_other(&all[i])) && !err)
+            err = tt_fail(TT_EENV, "the memory of rank %d is not to be seen from rank %d: %s",
+                          host->rank[i], host->rank[host->me], strerror(errno));
+    }
+    if (!(err = tt_group_agree(host, err))) *(uint64_t *)s->at[host->me] = 0;
+    if (!err) err = tt_group_barrier(host); /* nobody writes before all proofs are gone */
+out:
+    if (mine.fd >= 0) close(mine.fd);
+    free(all);
+    return err;
+}
+
+tt_err tt_share_open(const tt_group *host, size_t bytes, tt_share *out)
+{
+    size_t n = (size_t)host->size;
+    tt_err err = TT_OK;
+
+    *out = (tt_share){.size = host->size};
+    out->at = calloc(n, sizeof *out->at);
+    out->bytes = calloc(n, sizeof *out->bytes);
+    if (!out->at || !out->bytes) tt_mem_out(n * sizeof *out->at);
+    if (!host->world->carrier->threads) {
+        err = share_files(host, bytes, out);
+    } else {
+        tt_kept *keep = calloc(1, sizeof *keep);
+        void *own = tt_block_alloc(bytes);
+        uint64_t mine[2] = {(uint64_t)(uintptr_t)own, bytes}, *all = calloc(2 * n, sizeof *all);
+        if (!all || !keep) tt_mem_out(2 * n * sizeof *all);
+        *keep = (tt_kept){host->world->carrier->kept, own, bytes};
+        host->world->carrier->kept = keep;
+        if (!own) err = tt_fail(TT_ENOMEM, "no %zu bytes of memory to share", bytes);
+        if (!(err = tt_group_agree(host, err)))
+            err = tt_group_gather(host, mine, sizeof mine, all);
+        for (size_t i = 0; i < n && !err; i++) {
+            out->at[i] = (void *)(uintptr_t)all[2 * i];
+            out->bytes[i] = all[2 * i + 1];
+        }
+        out->threads = true;
+        free(all);
+    }
+    if (err) tt_share_close(out);
+    return err;
+}
+
+void tt_kept_free(tt_kept *k)
+{
+    for (tt_kept *next; k; k = next) {
+        next = k->next;
+        if (k->block) tt_block_free(k->block, k->bytes);
+        free(k);
+    }
+}
+
+void tt_share_close(tt_share *s)
+{
+    for (int i = 0; i < s->size && s->at && !s->threads; i++)
+        if (s->at[i]) munmap(s->at[i], s->bytes[i]);
+    free(s->at);
+    free(s->bytes);
+    *s = (tt_share){0};
+}

@@ -1,0 +1,140 @@
+/* MPI as a transport: point-to-point, non-blocking, and nothing else of it.
+ *
+ * A blocking call on a dead peer hangs for ever with every MPI we know, and none of them repairs a
+ * world. So: MPI_Isend, MPI_Irecv and MPI_Test alone, deadlines above them, and sums of our own,
+ * whose order is the same with every MPI. MPI_Init and MPI_Finalize are the two calls that may
+ * wait; the launcher watches over those. */
+#define _GNU_SOURCE
+#include <mpi.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/carrier.h"
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(uint64_t), "a request must fit a handle");
+
+static tt_err mpi_failed(int code, const char *what)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int size = 0;
+
+    MPI_Error_string(code, text, &size);
+    return tt_fail(TT_EPEER, "%s: %.*s", what, size, text);
+}
+
+static void put_request(uint64_t *handle, MPI_Request r)
+{
+    *handle = 0;
+    memcpy(handle, &r, sizeof r);
+}
+
+static tt_err mpi_send(tt_world *w, int to, int tag, const void *data, size_t bytes,
+                       uint64_t *handle)
+{
+    MPI_Request r;
+    int code;
+
+    (void)w;
+    TT_ASSERT(bytes <= INT_MAX);
+    code = MPI_Isend(data, (int)bytes, MPI_BYTE, to, tag, MPI_COMM_WORLD, &r);
+    if (code) return mpi_failed(code, "MPI_Isend");
+    put_request(handle, r);
+    return TT_OK;
+}
+
+static tt_err mpi_recv(tt_world *w, int from, int tag, void *data, size_t bytes, uint64_t *handle)
+{
+    MPI_Request r;
+    int code;
+
+    (void)w;
+    TT_ASSERT(bytes <= INT_MAX);
+    code = MPI_Irecv(data, (int)bytes, MPI_BYTE, from, tag, MPI_COMM_WORLD, &r);
+    if (code) return mpi_failed(code, "MPI_Irecv");
+    put_request(handle, r);
+    return TT_OK;
+}
+
+static tt_err mpi_test(tt_world *w, uint64_t *handle, bool *done)
+{
+    MPI_Request r;
+    int code, flag = 0;
+
+    (void)w;
+    memcpy(&r, handle, sizeof r);
+    code = MPI_Test(&r, &flag, MPI_STATUS_IGNORE);
+    put_request(handle, r);
+    if (code) return mpi_failed(code, "MPI_Test");
+    *done = flag;
+    return TT_OK;
+}
+
+static void mpi_leave(tt_world *w, int failed)
+{
+    if (failed) {
+        fflush(NULL);
+        MPI_Abort(MPI_COMM_WORLD, failed);
+        _exit(failed);
+    }
+    /* Who waits in MPI_Finalize for somebody who never comes has no deadline. */
+    if (tt_group_barrier(tt_world_all(w))) mpi_leave(w, 4);
+    tt_world_drop(w);
+    MPI_Finalize();
+}
+
+/* "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version: 4.0.2 ..." -> "MPICH 4.0.2" */
+static const char *library_name(void)
+{
+    static char name[64];
+    char text[MPI_MAX_LIBRARY_VERSION_STRING];
+    int size;
+
+    MPI_Get_library_version(text, &size);
+    bool open = strstr(text, "Open MPI") != NULL, mpich = strstr(text, "MPICH") != NULL;
+    char *p = strpbrk(text, "0123456789");
+    snprintf(name, sizeof name, "%s %.*s",
+             open    ? "Open MPI"
+             : mpich ? "MPICH"
+                     : "MPI",
+             p ? (int)strspn(p, "0123456789.") : 0, p ? p : "");
+    return name;
+}
+
+tt_err tt_mpi_join(const tt_started *by, tt_world **out)
+{
+    static const tt_carrier_calls calls = {mpi_send, mpi_recv, mpi_test, mpi_leave};
+    char host[MPI_MAX_PROCESSOR_NAME] = "host";
+    int given, code;
+    tt_world *w;
+    tt_err err;
+
+    *out = NULL;
+    if ((code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given)))
+        return tt_fail(TT_EENV, "MPI does not start (code %d)", code);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (!(w = calloc(1, sizeof *w)) || !(w->carrier = calloc(1, sizeof *w->carrier)))
+        tt_mem_out(sizeof *w);
+    w->carrier->calls = &calls;
+    w->transport = library_name();
+    w->timeout_s = 60;
+    MPI_Comm_rank(MPI_COMM_WORLD, &w->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &w->size);
+    if (by->size > 1 && w->size == 1) {
+        err = tt_fail(TT_EENV,
+                      "%s started this as one of %d ranks, but it is built for %s, which sees only "
+                      "itself: use the launcher of that MPI, or build with the other one (make "
+                      "MPI=mpich, MPI=openmpi)",
+                      by->by, by->size, w->transport);
+        MPI_Finalize();
+        free(w->carrier);
+        free(w);
+        return err;
+    }
+    gethostname(host, sizeof host - 1);
+    if ((err = tt_world_fill(w, host))) return err;
+    *out = w;
+    return TT_OK;
+}

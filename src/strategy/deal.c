@@ -1,0 +1,234 @@
+/* deal: who sits where and does what. All of it follows from the plan, the world and the threads of
+ * each rank, so every rank works it out for itself and all come to the same. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "strategy/inner.h"
+
+static void *take(size_t count, size_t size)
+{
+    void *p = calloc(count ? count : 1, size);
+    if (!p) tt_mem_out(count * size);
+    return p;
+}
+
+/* ---- Ranks that see each other's memory ---- */
+
+/* A page is shared on trial. If one host cannot, its ranks go on with messages, each a node. */
+static tt_err find_nodes(tt_strategy *s, int **color)
+{
+    tt_world *w = s->world;
+    tt_group *host = NULL;
+    tt_share trial = {0};
+    int mine = w->host, *all = take((size_t)w->size, sizeof *all);
+    tt_err err;
+
+    if ((err = tt_group_split(tt_world_all(w), w->host, &host))) goto out;
+    err = s->plan.apart ? TT_EENV : tt_share_open(host, 4096, &trial);
+    tt_share_close(&trial);
+    if (err == TT_EENV) {
+        if (host->size > 1 && !s->plan.apart)
+            tt_warn("ranks on %s work by messages: %s", w->peer[w->rank].name, tt_message());
+        mine = w->host_count + w->rank;
+        err = TT_OK;
+    }
+    if (!err) err = tt_group_gather(tt_world_all(w), &mine, sizeof mine, all);
+out:
+    tt_group_close(host);
+    *color = all;
+    return err;
+}
+
+static void seat_ranks(tt_strategy *s, const int *color)
+{
+    tt_world *w = s->world;
+
+    s->nodes = take((size_t)w->size, sizeof *s->nodes);
+    for (int r = 0; r < w->size; r++) {
+        int h = 0;
+        while (h < s->node_count && color[s->nodes[h].rank[0]] != color[r]) h++;
+        struct node *n = &s->nodes[h];
+        if (h == s->node_count) {
+            n->rank = take((size_t)w->size, sizeof *n->rank);
+            s->node_count++;
+        }
+        if (r == w->rank) s->node = h, s->local = n->ranks;
+        n->rank[n->ranks++] = r;
+        s->seat_count += s->threads[r];
+    }
+    s->seats = take((size_t)s->seat_count, sizeof *s->seats);
+    s->columns = s->nodes[0].ranks;
+    int at = 0, place = 0;
+    for (int h = 0; h < s->node_count; h++) {
+        struct node *n = &s->nodes[h];
+        if (n->ranks < s->columns) s->columns = n->ranks;
+        n->places = (range){place, place + n->ranks};
+        place += n->ranks;
+        n->seats.a = at;
+        for (int l = 0; l < n->ranks; l++) {
+            if (n->rank[l] == w->rank) s->first_seat = at;
+            for (int t = 0; t < s->threads[n->rank[l]]; t++)
+                s->seats[at++] = (seat){.rank = n->rank[l], .thread = t, .node = h};
+        }
+        n->seats.b = at;
+    }
+    if (s->plan.aggregate == TT_CHIEF) s->columns = 1;
+}
+
+static void deal_units(tt_strategy *s)
+{
+    int64_t u = s->units, count = s->seat_count;
+
+    for (int i = 0; i < s->seat_count; i++)
+        s->seats[i].units = (range){(int)(u * i / count), (int)(u * (i + 1) / count)};
+    for (int h = 0; h < s->node_count; h++) {
+        struct node *n = &s->nodes[h];
+        n->units = (range){s->seats[n->seats.a].units.a, s->seats[n->seats.b - 1].units.b};
+    }
+    s->buffers = 1;
+    for (int i = 0; i < s->seat_count; i++) {
+        int most = fold_most(s->units, s->seats[i].units);
+        if (most > s->buffers) s->buffers = most;
+    }
+    for (int h = 0; h < s->node_count && s->node_count > 1 && s->plan.exact; h++) {
+        ranges r;
+        tree_cover(s->units, s->nodes[h].units, &r);
+        if (r.count > s->buffers) s->buffers = r.count; /* where its sums are put */
+    }
+}
+
+tt_err deal_open(tt_strategy *s, int threads)
+{
+    tt_world *w = s->world;
+    int *color = NULL;
+    tt_err err;
+
+    s->threads = take((size_t)w->size, sizeof *s->threads);
+    if ((err = tt_group_gather(tt_world_all(w), &threads, sizeof threads, s->threads)) ||
+        (err = find_nodes(s, &color)))
+        goto out;
+    seat_ranks(s, color);
+    int64_t units = s->plan.exact ? s->plan.grains * s->plan.accumulate : s->seat_count;
+    if (units > MOST_UNITS) {
+        err = tt_fail(TT_EINVAL, "%lld %s are more than the %d there can be", (long long)units,
+                      s->plan.exact ? "grains" : "threads of all ranks", MOST_UNITS);
+        goto out;
+    }
+    s->units = (int)units;
+    if (s->plan.exact) s->plan.accumulate = 1;
+    deal_units(s);
+    bool has_column = s->local < s->columns;
+    if ((err = tt_group_split(tt_world_all(w), s->node, &s->node_group)) ||
+        (err = tt_group_split(tt_world_all(w), has_column ? s->local : -1, &s->column_group)))
+        goto out;
+    s->staged =
+        s->node_count > 1 || (s->plan.aggregate == TT_ALLREDUCE && s->nodes[s->node].ranks > 1);
+out:
+    free(color);
+    return err;
+}
+
+/* ---- Buckets ---- */
+
+/* Pieces [first, end) in `parts` runs of about equal size: where each begins. */
+static void cut(const tt_strategy *s, int first, int end, int parts, int *begin)
+{
+    int64_t all = 0, before = 0;
+    int i = first;
+
+    for (int p = first; p < end; p++) all += tt_optim_piece(s->optim, p).n;
+    for (int k = 0; k < parts; k++) {
+        /* a piece goes to the part in which its middle lies */
+        while (i < end && 2 * (before * parts) + (int64_t)tt_optim_piece(s->optim, i).n * parts <=
+                              2 * all * k) {
+            before += tt_optim_piece(s->optim, i).n;
+            i++;
+        }
+        begin[k] = i;
+    }
+    begin[parts] = end;
+}
+
+static tt_span span_of(const tt_strategy *s, int first, int end)
+{
+    if (first >= end) return (tt_span){0, 0};
+    tt_piece a = tt_optim_piece(s->optim, first), b = tt_optim_piece(s->optim, end - 1);
+    return (tt_span){a.at, b.at + b.n - a.at};
+}
+
+static void fill_bucket(tt_strategy *s, bucket *b, int index)
+{
+    int parts = s->columns * s->node_count, *begin = take((size_t)parts + 1, sizeof *begin);
+
+    b->all = span_of(s, b->first_piece, b->end_piece);
+    b->part = take((size_t)parts, sizeof *b->part);
+    cut(s, b->first_piece, b->end_piece, parts, begin);
+    if (s->plan.aggregate == TT_CHIEF)
+        for (int k = 1; k <= parts; k++) begin[k] = b->end_piece;
+    for (int k = 0; k < parts; k++) {
+        b->part[k] = span_of(s, begin[k], begin[k + 1]);
+        for (int p = begin[k]; p < begin[k + 1]; p++) {
+            s->piece_bucket[p] = index;
+            s->piece_column[p] = k / s->node_count;
+            s->piece_node[p] = k % s->node_count;
+        }
+    }
+    free(begin);
+}
+
+tt_span column_of(const tt_strategy *s, const bucket *b, int c)
+{
+    tt_span all = {0, 0};
+
+    for (int h = 0; h < s->node_count; h++) {
+        tt_span p = b->part[c * s->node_count + h];
+        if (!p.n) continue;
+        if (!all.n) all = p;
+        all.n = p.at + p.n - all.at;
+    }
+    return all;
+}
+
+tt_err deal_buckets(tt_strategy *s)
+{
+    int count = tt_model_grads(s->model, NULL, 0);
+    tt_span *grad = take((size_t)count, sizeof *grad);
+    size_t pieces = (size_t)tt_optim_piece_count(s->optim);
+
+    tt_model_grads(s->model, grad, count);
+    s->piece_count = (int)pieces;
+    s->piece_bucket = take(pieces, sizeof *s->piece_bucket);
+    s->piece_column = take(pieces, sizeof *s->piece_column);
+    s->piece_node = take(pieces, sizeof *s->piece_node);
+    s->buckets = take(pieces, sizeof *s->buckets);
+    for (int end = (int)pieces, first; end > 0; end = first) {
+        bucket *b = &s->buckets[s->bucket_count];
+        int64_t bytes = 0;
+        for (first = end; first > 0 && bytes < s->plan.bucket_bytes;)
+            bytes += 4 * (int64_t)tt_optim_piece(s->optim, --first).n;
+        b->first_piece = first;
+        b->end_piece = end;
+        fill_bucket(s, b, s->bucket_count++);
+        for (int y = 0; y < count; y++)
+            if (grad[y].at < b->all.at + b->all.n && b->all.at < grad[y].at + grad[y].n)
+                b->yields = y + 1;
+    }
+    s->pass_yields = count;
+    free(grad);
+    return TT_OK;
+}
+
+void deal_close(tt_strategy *s)
+{
+    for (int h = 0; h < s->node_count; h++) free(s->nodes[h].rank);
+    for (int b = 0; b < s->bucket_count; b++) free(s->buckets[b].part);
+    tt_group_close(s->node_group);
+    tt_group_close(s->column_group);
+    free(s->threads);
+    free(s->seats);
+    free(s->nodes);
+    free(s->piece_bucket);
+    free(s->piece_column);
+    free(s->piece_node);
+    free(s->buckets);
+}

@@ -1,0 +1,241 @@
+/* inner: the private face of strategy/: who sits where, whose memory is what, and what is under way
+ * in a step. */
+#ifndef TT_STRATEGY_INNER_H
+#define TT_STRATEGY_INNER_H
+
+#include "strategy/strategy.h"
+
+/* ---- tree.c: sums in a fixed order ---- */
+
+enum { MOST_TERMS = 1024, MOST_TARGETS = 32, MOST_TEMPS = 12, MOST_UNITS = 1024 };
+
+typedef struct range {
+    int a, b;
+} range;
+typedef struct ranges {
+    int count;
+    range at[MOST_TERMS];
+} ranges;
+
+/* The fewest nodes of the tree over `units` that cover a run. */
+void tree_cover(int units, range run, ranges *out);
+
+typedef struct sum_op {
+    int to, x, y;
+} sum_op;
+typedef struct sum_plan {
+    int terms, targets, op_count;
+    int result[MOST_TARGETS]; /* the register of each target; -1: nothing in it */
+    int first_op[MOST_TARGETS + 1];
+    sum_op op[MOST_TERMS];
+} sum_plan;
+/* Terms and targets are nodes of the tree; terms are apart from one another. */
+void sum_build(const range *term, int terms, const range *target, int targets, sum_plan *out);
+/* out[i][at .. at + n) gets target i. It may be one of the terms. */
+void sum_run(const sum_plan *p, const tt_kernels *k, const float *const *term, float *const *out,
+             int64_t at, int64_t n);
+
+/* A seat's own units, added as far as they are siblings. */
+typedef struct folded {
+    range r;
+    bool present;
+} folded;
+typedef struct fold {
+    int units, count;
+    range run;
+    folded at[64];
+} fold;
+void fold_begin(fold *f, int units, range run);
+int fold_place(const fold *f);
+int fold_add(fold *f, int u, bool present);
+int fold_terms(int units, range run, const bool *present, range *out); /* how many */
+int fold_most(int units, range run);                                   /* buffers it takes */
+
+/* ---- deal.c: who does what ---- */
+
+typedef struct seat {
+    int rank, thread, node;
+    range units;
+} seat;
+
+struct node {
+    int *rank; /* of the world, in order */
+    int ranks;
+    range seats;
+    range units;  /* of all its seats                                   */
+    range places; /* of its ranks, counted through all nodes            */
+};
+
+/* A run of pieces that are summed together. Pieces are counted from the end of the flat array,
+ * because gradients come from the end. Column c is the business of the c-th rank of each node; what
+ * of it node h owns is part[c * nodes + h]. */
+typedef struct bucket {
+    tt_span all;
+    int first_piece, end_piece;
+    int yields; /* of a pass until its gradients are final */
+    tt_span *part;
+} bucket;
+
+tt_err deal_open(tt_strategy *s, int threads);
+tt_err deal_buckets(tt_strategy *s);
+void deal_close(tt_strategy *s);
+tt_span column_of(const tt_strategy *s, const bucket *b, int c);
+
+/* ---- The memory of a rank that its node sees ---- */
+
+typedef struct rank_flags {
+    tt_flag used;     /* steps whose sums and results this rank needs no more    */
+    tt_flag summed;   /* buckets whose column is summed over all nodes           */
+    tt_flag heard;    /* steps whose results of all nodes are there (leader)     */
+    tt_flag totalled; /* sums of batch norm that are there of all nodes (leader) */
+    tt_flag gathered; /* steps whose new weights of this rank's column are there */
+} rank_flags;
+
+typedef struct seat_flags {
+    tt_flag ready;   /* buckets of its gradient that are final */
+    tt_flag reduced; /* buckets of which its share is summed over the node */
+    tt_flag passed;  /* steps whose units it has run */
+    tt_flag round;   /* sums of batch norm it has given its numbers to */
+} seat_flags;
+
+/* Offsets into a rank's part of the share. */
+typedef struct layout {
+    size_t ranks, seats, results, times, sums, w[2], slot[2][TT_OPTIM_SLOTS], grad;
+    size_t bytes;
+} layout;
+
+typedef struct exchange exchange;
+
+struct tt_strategy {
+    tt_world *world;
+    tt_plan plan;
+    int64_t batch;
+    tt_model *model;
+    tt_optim *optim;
+    const tt_kernels *k;
+    uint64_t seed;
+    int64_t size; /* floats of the flat array */
+    int slot_count;
+
+    /* who */
+    int *threads; /* of each rank */
+    int units, seat_count, first_seat;
+    seat *seats;
+    int node_count, node, local; /* of this rank */
+    struct node *nodes;
+    int columns;
+    tt_group *node_group, *column_group; /* the second NULL: this rank has no column */
+
+    /* where */
+    tt_share share;
+    layout *layouts; /* of each rank of the node */
+    int buffers;     /* of a seat's gradients    */
+    int half;        /* which of w[2] is current */
+    int64_t sums_most;
+
+    /* what */
+    int piece_count, bucket_count, pass_yields;
+    int *piece_bucket, *piece_column, *piece_node;
+    bucket *buckets;
+    int *own_pieces, own_count; /* that this rank updates, in order */
+    bool staged; /* sums are made for others before the optimiser needs them */
+
+    /* the step in progress */
+    tt_crew *crew;
+    int64_t step;
+    uint32_t turn; /* of this strategy: counts steps it has made */
+    uint32_t base; /* turn x (buckets + 1): what bucket flags count from */
+    uint32_t *rounds; /* of each thread: sums of batch norm over all seats */
+    double **offered, *total; /* sums of batch norm over the threads of this rank */
+    bool lockstep;            /* the model may yield sums */
+    const tt_batch *mine;
+    int n;       /* samples of all */
+    int planned; /* samples for which the sums below are made */
+    int64_t features, labels; /* of a sample: inputs, float targets */
+    bool present[MOST_UNITS];
+    bool apply;
+    sum_plan node_sum, all_sum;
+    ranges targets;              /* of the node's sum */
+    const float *term[MOST_TERMS]; /* of the node's seats, in order */
+    int term_count;
+    tt_step_stats stats;
+    tt_rank_times *times, last; /* of all ranks; of this one, of the step before */
+    double passed, heard; /* when this rank had run its units, and knew of all others' */
+    exchange *ex;
+    _Atomic int failing; /* a tt_err: the first that any thread met */
+    char message[512];
+};
+
+static inline int node_threads(const tt_strategy *s, int local)
+{
+    return s->threads[s->nodes[s->node].rank[local]];
+}
+static inline char *part_at(const tt_strategy *s, int local)
+{
+    return s->share.at[local];
+}
+static inline rank_flags *rank_at(const tt_strategy *s, int local)
+{
+    return (rank_flags *)(part_at(s, local) + s->layouts[local].ranks);
+}
+static inline seat_flags *seat_at(const tt_strategy *s, int local, int thread)
+{
+    return (seat_flags *)(part_at(s, local) + s->layouts[local].seats) + thread;
+}
+static inline float *grad_at(const tt_strategy *s, int local, int thread, int buffer)
+{
+    return (float *)(part_at(s, local) + s->layouts[local].grad) +
+           ((int64_t)thread * s->buffers + buffer) * s->size;
+}
+static inline float *w_at(const tt_strategy *s, int local, int half)
+{
+    return (float *)(part_at(s, local) + s->layouts[local].w[half]);
+}
+static inline float *slot_at(const tt_strategy *s, int slot, int half)
+{
+    return (float *)(part_at(s, s->local) + s->layouts[s->local].slot[half][slot]);
+}
+static inline tt_result *results_of(const tt_strategy *s) /* of all units, at the node's leader */
+{
+    return (tt_result *)(part_at(s, 0) + s->layouts[0].results);
+}
+static inline tt_rank_times *times_of(const tt_strategy *s) /* of all ranks by place, at the leader */
+{
+    return (tt_rank_times *)(part_at(s, 0) + s->layouts[0].times);
+}
+/* What seat (local, thread) offers to a round of batch norm's sums; two take turns. */
+static inline double *sums_at(const tt_strategy *s, int local, int thread, uint32_t round)
+{
+    return (double *)(part_at(s, local) + s->layouts[local].sums) +
+           (2 * thread + (int)(round & 1)) * s->sums_most;
+}
+/* At the leader: of all nodes. */
+static inline double *total_at(const tt_strategy *s, uint32_t round)
+{
+    return sums_at(s, 0, node_threads(s, 0), round);
+}
+static inline bool sharded(const tt_strategy *s)
+{
+    return s->plan.aggregate == TT_SHARD || s->plan.aggregate == TT_CHIEF;
+}
+static inline bool owns(const tt_strategy *s, int piece)
+{
+    return !sharded(s) || (s->piece_node[piece] == s->node && s->piece_column[piece] == s->local);
+}
+
+/* The first error of any thread ends the step for all of them. */
+void strategy_fail(tt_strategy *s, tt_err err);
+bool strategy_failed(const tt_strategy *s);
+
+/* ---- exchange.c: between nodes; thread 0 alone ---- */
+tt_err exchange_open(tt_strategy *s);
+void exchange_close(exchange *x);
+void exchange_begin(tt_strategy *s); /* of a step */
+tt_err exchange_poll(tt_strategy *s);
+bool exchange_done(const tt_strategy *s); /* all buckets */
+tt_err exchange_results(tt_strategy *s);  /* waits: the results of all nodes' units */
+tt_err exchange_weights(tt_strategy *s);  /* waits: new weights of this column */
+tt_err exchange_pieces(tt_strategy *s);   /* all ranks: what each piece tells the join */
+tt_err exchange_sums(tt_strategy *s, double *value, int n); /* leaders: over all nodes */
+
+#endif

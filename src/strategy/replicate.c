@@ -1,0 +1,457 @@
+/* replicate: the step of synchronous data parallel training.
+ *
+ * A step, on every seat of a rank:
+ *   1  its units: forward, loss, backward. As buckets of its gradient become final it says so
+ *      (`ready`) and, between layers, does what has become possible meanwhile: its share of the
+ *      node's sums (`reduced`), and on thread 0 the exchange between nodes (`summed`)
+ *   2  it says that it has passed; the results of all units are added up in unit order; a loss that
+ *      is not finite ends the step here, on all ranks alike
+ *   3  pieces that this rank updates, from the current half of the state to the next, as their
+ *      bucket is summed
+ *   4  a gradient that is not finite leaves everything as it was, else the halves change places
+ *   5  chief, shard: new weights are taken from who made them
+ *   6  the rank says that it needs nothing of this step any more (`used`)
+ *
+ * (1) A seat writes to its gradients only when all ranks of the node have used the step before.
+ * (2) A result is written at its unit's place by who ran it, and read by all when all have passed.
+ * (3) Every element is summed by one seat: where it writes, nobody else reads until it has said so.
+ * All flags count steps or buckets since the strategy was opened, so they are never reset. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "strategy/inner.h"
+
+void strategy_fail(tt_strategy *s, tt_err err)
+{
+    int none = TT_OK, mine = (int)err;
+
+    /* Read by the thread that joins all others, so the message needs no lock. */
+    if (atomic_compare_exchange_strong(&s->failing, &none, mine))
+        snprintf(s->message, sizeof s->message, "%s", tt_message());
+}
+
+bool strategy_failed(const tt_strategy *s)
+{
+    return atomic_load_explicit(&s->failing, memory_order_relaxed) != TT_OK;
+}
+
+/* Waits for a flag of rank `local`; thread 0 drives the exchange meanwhile. */
+static bool await(tt_strategy *s, int me, tt_flag *f, uint32_t v, int local, const char *what)
+{
+    tt_idle idle = {0};
+    bool drive = me == 0 && !exchange_done(s);
+    tt_err err;
+
+    while (!tt_flag_has(f, v)) {
+        if (strategy_failed(s)) return false;
+        if (drive) {
+            if ((err = exchange_poll(s))) {
+                strategy_fail(s, err);
+                return false;
+            }
+            drive = !exchange_done(s);
+        }
+        if (tt_idle_once(&idle, s->world, f, v, drive)) continue;
+        err = tt_world_missed(s->world, s->nodes[s->node].rank[local]);
+        strategy_fail(s, tt_context(err, "step %lld, %s", (long long)s->step + 1, what));
+        return false;
+    }
+    return true;
+}
+
+/* ---- 1: units ---- */
+
+/* This seat's share of a column's sum over the node. */
+static void reduce(tt_strategy *s, int me, int index)
+{
+    tt_span col = column_of(s, &s->buckets[index], s->local);
+    int threads = node_threads(s, s->local);
+    int64_t a = col.n * me / threads, b = col.n * (me + 1) / threads;
+    float *out[MOST_TARGETS];
+
+    for (int k = 0; k < s->targets.count; k++) out[k] = grad_at(s, s->local, 0, k);
+    if (b > a) sum_run(&s->node_sum, s->k, s->term, out, col.at + a, b - a);
+}
+
+/* The flag of a seat of the node whose gradient of a bucket is not final; NULL: all are. */
+static tt_flag *not_ready(const tt_strategy *s, int index, int *local)
+{
+    for (*local = 0; *local < s->nodes[s->node].ranks; ++*local)
+        for (int t = 0; t < node_threads(s, *local); t++) {
+            tt_flag *f = &seat_at(s, *local, t)->ready;
+            if (!tt_flag_has(f, s->base + (uint32_t)index + 1)) return f;
+        }
+    return NULL;
+}
+
+/* What can be done between two layers. */
+static void look_in(tt_strategy *s, int me, int *reduced)
+{
+    int missing;
+    tt_err err;
+
+    if (!s->staged || strategy_failed(s)) return;
+    if (s->local < s->columns)
+        while (*reduced < s->bucket_count && !not_ready(s, *reduced, &missing)) {
+            reduce(s, me, *reduced);
+            tt_flag_set(&seat_at(s, s->local, me)->reduced, s->base + (uint32_t)++*reduced);
+        }
+    if (!me && (err = exchange_poll(s))) strategy_fail(s, err);
+}
+
+/* Batch norm over the threads of this rank: each adds up its share of the numbers. */
+static void sum_narrow(tt_strategy *s, int me, double *value, int n)
+{
+    tt_team *team = tt_crew_team(s->crew);
+    int threads = tt_crew_size(s->crew);
+
+    if (threads == 1) return;
+    s->offered[me] = value;
+    tt_team_barrier(team);
+    for (int64_t i = (int64_t)n * me / threads; i < (int64_t)n * (me + 1) / threads; i++) {
+        double sum = 0;
+        for (int k = 0; k < threads; k++) sum += s->offered[k][i];
+        s->total[i] = sum;
+    }
+    tt_team_barrier(team);
+    memcpy(value, s->total, (size_t)n * sizeof *value);
+}
+
+/* Over all seats there are; in seat order within a node, then in node order. */
+static void sum_wide(tt_strategy *s, int me, double *value, int n)
+{
+    uint32_t round = s->rounds[me]++;
+    bool leads = s->node_count > 1 && s->local == 0 && me == 0;
+    size_t bytes = (size_t)n * sizeof *value;
+    tt_err err;
+
+    memcpy(sums_at(s, s->local, me, round), value, bytes);
+    tt_flag_set(&seat_at(s, s->local, me)->round, round + 1);
+    if (s->node_count > 1 && !leads) {
+        if (await(s, me, &rank_at(s, 0)->totalled, round + 1, 0, "sums of batch norm"))
+            memcpy(value, total_at(s, round), bytes);
+        return;
+    }
+    memset(value, 0, bytes);
+    for (int l = 0; l < s->nodes[s->node].ranks; l++)
+        for (int t = 0; t < node_threads(s, l); t++) {
+            if (!await(s, me, &seat_at(s, l, t)->round, round + 1, l, "sums of batch norm")) return;
+            const double *x = sums_at(s, l, t, round);
+            for (int i = 0; i < n; i++) value[i] += x[i];
+        }
+    if (!leads) return;
+    if ((err = exchange_sums(s, value, n))) {
+        strategy_fail(s, err);
+        return;
+    }
+    memcpy(total_at(s, round), value, bytes);
+    tt_flag_set(&rank_at(s, 0)->totalled, round + 1);
+}
+
+/* One part of a unit. `last`: what it yields is final. */
+static void run_part(tt_strategy *s, int me, const tt_batch *in, float *grad, bool add, bool last,
+                     int *reduced)
+{
+    tt_run *run = tt_crew_run(s->crew, me);
+    tt_flag *ready = &seat_at(s, s->local, me)->ready;
+    int yields = 0, next = 0;
+    tt_yield y;
+
+    tt_run_begin(run, TT_PASS_TRAIN, in, grad, add, s->seed);
+    for (;;) {
+        tt_run_advance(run, &y);
+        if (y.kind == TT_PASS_DONE) return;
+        if (y.kind == TT_SUM) {
+            (y.wide ? sum_wide : sum_narrow)(s, me, y.value, y.n);
+        } else if (y.kind == TT_GRAD_READY && last && s->staged) {
+            int was = next;
+            yields++;
+            while (next < s->bucket_count && s->buckets[next].yields <= yields) next++;
+            if (next > was) tt_flag_set(ready, s->base + (uint32_t)next);
+            look_in(s, me, reduced);
+        }
+    }
+}
+
+static void run_unit(tt_strategy *s, int me, int u, float *grad, bool last, int *reduced)
+{
+    int64_t n = s->n, first = n * u / s->units, count = n * (u + 1) / s->units - first;
+    int64_t parts = s->plan.accumulate, skip = tt_strategy_part(s, s->n).first;
+    tt_result *to = results_of(s) + u;
+
+    /* Where batch norm goes round, all seats make the same calls, with samples or without. */
+    if (parts > count && !s->lockstep) parts = count;
+    memset(to, 0, sizeof *to);
+    for (int64_t i = 0; i < parts; i++) {
+        int64_t a = count * i / parts, b = count * (i + 1) / parts;
+        tt_batch in = tt_batch_cut(s->mine, (int)(first - skip + a), (int)(b - a), s->features,
+                                   s->labels);
+        double begun = tt_clock_s();
+        run_part(s, me, &in, grad, i > 0, last && i == parts - 1, reduced);
+        const tt_result *r = tt_run_result(tt_crew_run(s->crew, me));
+        tt_result_add(to, r);
+        if (me) continue;
+        s->stats.forward_s += r->turned_s - begun;
+        s->stats.backward_s += tt_clock_s() - r->turned_s;
+    }
+}
+
+static void run_units(tt_strategy *s, int me, int *reduced)
+{
+    const seat *own = &s->seats[s->first_seat + me];
+    fold f;
+
+    fold_begin(&f, s->units, own->units);
+    for (int u = own->units.a; u < own->units.b; u++) {
+        int at = fold_place(&f);
+        bool last = u + 1 == own->units.b;
+        if (s->present[u] || s->lockstep)
+            run_unit(s, me, u, grad_at(s, s->local, me, at), last, reduced);
+        else
+            memset(results_of(s) + u, 0, sizeof(tt_result));
+        for (int adds = fold_add(&f, u, s->present[u]); adds > 0; adds--, at--) {
+            float *to = grad_at(s, s->local, me, at - 1);
+            s->k->add(s->size, to, grad_at(s, s->local, me, at), to);
+        }
+    }
+    tt_flag_set(&seat_at(s, s->local, me)->ready, s->base + (uint32_t)s->bucket_count);
+    tt_flag_set(&seat_at(s, s->local, me)->passed, s->turn);
+}
+
+/* The rest of the sums of this seat. */
+static void finish_sums(tt_strategy *s, int me, int *reduced)
+{
+    int missing;
+
+    while (s->staged && s->local < s->columns && *reduced < s->bucket_count) {
+        uint32_t v = s->base + (uint32_t)*reduced + 1;
+        tt_flag *f = not_ready(s, *reduced, &missing);
+        if (f && !await(s, me, f, v, missing, "its gradient")) return;
+        look_in(s, me, reduced);
+        if (strategy_failed(s)) return;
+    }
+}
+
+/* Messages still under way are for others who wait for them: thread 0 sees them off. */
+static void finish_exchange(tt_strategy *s)
+{
+    tt_idle idle = {0};
+    tt_err err;
+
+    while (!exchange_done(s) && !strategy_failed(s)) {
+        if ((err = exchange_poll(s))) strategy_fail(s, err);
+        tt_idle_once(&idle, s->world, NULL, 0, true);
+    }
+}
+
+/* ---- 2: results ---- */
+
+static void hear_results(tt_strategy *s)
+{
+    const struct node *n = &s->nodes[s->node];
+    tt_flag *heard = &rank_at(s, 0)->heard;
+    tt_err err;
+
+    memset(&s->stats.sum, 0, sizeof s->stats.sum);
+    s->apply = false;
+    if (!s->local) {
+        for (int l = 0; l < n->ranks; l++)
+            for (int t = 0; t < node_threads(s, l); t++)
+                if (!await(s, 0, &seat_at(s, l, t)->passed, s->turn, l, "its part of the batch"))
+                    return;
+        if ((err = exchange_results(s))) {
+            strategy_fail(s, err);
+            return;
+        }
+        tt_flag_set(heard, s->turn);
+    }
+    if (!await(s, 0, heard, s->turn, 0, "results")) return;
+    for (int u = 0; u < s->units; u++) tt_result_add(&s->stats.sum, results_of(s) + u);
+    memcpy(s->times, times_of(s), (size_t)s->world->size * sizeof *s->times);
+    s->apply = isfinite(s->stats.sum.loss);
+    if (s->apply)
+        tt_optim_begin(s->optim, s->step, s->stats.sum.weight, s->stats.sum.samples);
+}
+
+/* ---- 3 to 5: the update ---- */
+
+/* Where the sum of a piece is once it is there; NULL: somebody was missing. */
+static float *summed_grad(tt_strategy *s, int me, int piece, bool own)
+{
+    int index = s->piece_bucket[piece], c = s->piece_column[piece], missing = 0;
+    uint32_t v = s->base + (uint32_t)index + 1;
+    tt_piece p = tt_optim_piece(s->optim, piece);
+    float *mine = grad_at(s, s->local, 0, 0), *from;
+
+    if (!s->staged) {
+        tt_flag *f;
+        while ((f = not_ready(s, index, &missing)))
+            if (!await(s, me, f, v, missing, "its gradient")) return NULL;
+        sum_run(&s->node_sum, s->k, s->term, &mine, p.at, p.n);
+        return mine;
+    }
+    if (s->node_count > 1) {
+        if (!await(s, me, &rank_at(s, c)->summed, v, c, "sum of gradients")) return NULL;
+    } else {
+        for (int t = 0; t < node_threads(s, c); t++)
+            if (!await(s, me, &seat_at(s, c, t)->reduced, v, c, "sum of gradients")) return NULL;
+    }
+    from = grad_at(s, c, 0, 0);
+    if (!own || from == mine) return from;
+    /* It will be changed: not in a place that others read. */
+    memcpy(mine + p.at, from + p.at, (size_t)p.n * sizeof *mine);
+    return mine;
+}
+
+static void update(tt_strategy *s, int me)
+{
+    tt_team *team = tt_crew_team(s->crew);
+    int threads = tt_crew_size(s->crew), passes = tt_optim_passes(s->optim);
+    /* Each thread its contiguous share of the pieces that are ours. */
+    int first = (int)((int64_t)s->own_count * me / threads),
+        end = (int)((int64_t)s->own_count * (me + 1) / threads);
+    tt_optim_view v = {.w_old = w_at(s, s->local, s->half), .w_new = w_at(s, s->local, !s->half)};
+    tt_err err;
+
+    for (int i = 0; i < s->slot_count; i++) {
+        v.slot_old[i] = slot_at(s, i, s->half);
+        v.slot_new[i] = slot_at(s, i, !s->half);
+    }
+    for (int pass = 0; pass < passes; pass++) {
+        for (int i = end - 1; i >= first && !strategy_failed(s); i--) {
+            v.grad = pass ? grad_at(s, s->local, 0, 0)
+                          : summed_grad(s, me, s->own_pieces[i], passes > 1);
+            if (v.grad) tt_optim_run(s->optim, pass, s->own_pieces[i], &v);
+        }
+        tt_team_barrier(team);
+        if (!me) {
+            finish_exchange(s);
+            if (sharded(s) && s->world->size > 1 && !strategy_failed(s) &&
+                (err = exchange_pieces(s)))
+                strategy_fail(s, err);
+            tt_optim_join(s->optim, pass);
+            if (pass == passes - 1) s->apply = tt_optim_finite(s->optim) && !strategy_failed(s);
+        }
+        tt_team_barrier(team);
+    }
+}
+
+/* chief, shard: what others have updated. */
+static void take_weights(tt_strategy *s, int me)
+{
+    tt_team *team = tt_crew_team(s->crew);
+    int threads = tt_crew_size(s->crew);
+    float *mine = w_at(s, s->local, !s->half);
+    tt_err err;
+
+    if (!me) {
+        if (s->local < s->columns && (err = exchange_weights(s))) strategy_fail(s, err);
+        tt_flag_set(&rank_at(s, s->local)->gathered, s->turn);
+    }
+    for (int i = s->piece_count * me / threads; i < s->piece_count * (me + 1) / threads; i++) {
+        int c = s->piece_column[i];
+        tt_piece p = tt_optim_piece(s->optim, i);
+        if (c == s->local) continue;
+        if (!await(s, me, &rank_at(s, c)->gathered, s->turn, c, "new weights")) break;
+        memcpy(mine + p.at, w_at(s, c, !s->half) + p.at, (size_t)p.n * sizeof *mine);
+    }
+    tt_team_barrier(team);
+}
+
+/* ---- The step ---- */
+
+static void step_member(void *arg, int me)
+{
+    tt_strategy *s = arg;
+    tt_team *team = tt_crew_team(s->crew);
+    int reduced = 0;
+
+    for (int l = 0; l < s->nodes[s->node].ranks; l++) /* keeps (1) */
+        await(s, me, &rank_at(s, l)->used, s->turn - 1, l, "the end of the step before");
+    if (!me) times_of(s)[s->nodes[s->node].places.a + s->local] = s->last;
+    run_units(s, me, &reduced);
+    if (!me) s->passed = tt_clock_s();
+    finish_sums(s, me, &reduced);
+    if (!me) hear_results(s);
+    tt_team_barrier(team);
+    if (!s->apply) return;
+    if (!me) s->heard = tt_clock_s();
+    update(s, me);
+    if (!s->apply) return;
+    if (sharded(s) && s->world->size > 1) take_weights(s, me);
+    if (!me && !strategy_failed(s)) {
+        s->half = !s->half;
+        tt_model_bind(s->model, w_at(s, s->local, s->half));
+    }
+    tt_team_barrier(team);
+    tt_model_refresh(s->model, me, tt_crew_size(s->crew));
+}
+
+/* Who adds what: the terms of the node's seats, and what is to be made of them. */
+static void plan_sums(tt_strategy *s)
+{
+    const struct node *n = &s->nodes[s->node];
+    range term[MOST_TERMS];
+    int count = 0;
+
+    for (int u = 0; u < s->units; u++)
+        s->present[u] = (int64_t)s->n * (u + 1) / s->units > (int64_t)s->n * u / s->units;
+    for (int i = n->seats.a; i < n->seats.b; i++) {
+        int local = 0, terms;
+        while (n->rank[local] != s->seats[i].rank) local++;
+        terms = fold_terms(s->units, s->seats[i].units, s->present, term + count);
+        for (int k = 0; k < terms; k++) s->term[count + k] = grad_at(s, local, s->seats[i].thread, k);
+        /* Else the tree is of the node's seats alone, and that of nodes is above it. */
+        for (int k = 0; k < terms && !s->plan.exact; k++)
+            term[count + k] = (range){i - n->seats.a, i - n->seats.a + 1};
+        count += terms;
+    }
+    s->targets.count = 0;
+    if (!s->plan.exact) {
+        s->targets = (ranges){count > 0, {{0, n->seats.b - n->seats.a}}};
+    } else {
+        ranges cover;
+        range whole = s->node_count > 1 ? n->units : (range){0, s->units};
+        tree_cover(s->units, whole, &cover);
+        for (int i = 0; i < cover.count; i++) {
+            bool any = false;
+            for (int u = cover.at[i].a; u < cover.at[i].b; u++) any |= s->present[u];
+            if (any) s->targets.at[s->targets.count++] = cover.at[i];
+        }
+    }
+    sum_build(term, count, s->targets.at, s->targets.count, &s->node_sum);
+    s->planned = s->n;
+}
+
+tt_err tt_strategy_step(tt_strategy *s, int64_t step, const tt_batch *mine, int n, double data_s,
+                        tt_step_stats *out)
+{
+    double begun = tt_clock_s(), ended;
+
+    s->step = step;
+    s->turn++;
+    s->base = s->turn * ((uint32_t)s->bucket_count + 1);
+    s->mine = mine;
+    s->n = n;
+    s->stats = (tt_step_stats){0};
+    if (s->planned != n) plan_sums(s);
+    exchange_begin(s);
+    s->passed = s->heard = begun;
+    tt_team_run(tt_crew_team(s->crew), step_member, s);
+    if (strategy_failed(s)) return tt_repeat((tt_err)atomic_load(&s->failing), s->message);
+    tt_flag_set(&rank_at(s, s->local)->used, s->turn);
+    ended = tt_clock_s();
+    s->stats.applied = s->apply;
+    s->stats.wait_s = s->heard > s->passed ? s->heard - s->passed : 0;
+    s->stats.optim_s = ended - (s->heard > s->passed ? s->heard : s->passed);
+    s->last = (tt_rank_times){.data = data_s,
+                              .forward = s->stats.forward_s,
+                              .backward = s->stats.backward_s,
+                              .wait = s->stats.wait_s,
+                              .optim = s->stats.optim_s,
+                              .step = data_s + ended - begun};
+    *out = s->stats;
+    return TT_OK;
+}

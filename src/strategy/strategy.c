@@ -1,0 +1,287 @@
+/* Opening and closing a strategy; its state as a whole. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "strategy/inner.h"
+
+tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
+{
+    struct {
+        int aggregate;
+        bool exact;
+        const char *grains;
+        int64_t bucket;
+        double timeout;
+    } p;
+    static const tt_key keys[] = {
+        {"aggregate", TT_CHOICE, offsetof(__typeof__(p), aggregate), "allreduce", 0, 0,
+         "allreduce|chief|shard", "who holds the summed gradient and updates the weights"},
+        {"exact", TT_BOOL, offsetof(__typeof__(p), exact), "false", 0, 0, NULL,
+         "the same bits for any number of workers and threads"},
+        {"grains", TT_STRING, offsetof(__typeof__(p), grains), "auto", 0, 0, NULL,
+         "exact: in how many parts a batch is cut and summed; auto: by measured speed"},
+        {"bucket", TT_SIZE, offsetof(__typeof__(p), bucket), "2MiB", 4096, 1 << 30, NULL,
+         "gradients are exchanged in runs of about this size"},
+        {"timeout", TT_TIME, offsetof(__typeof__(p), timeout), "60s", 0.1, 1e6, NULL,
+         "how long a worker is waited for"},
+    };
+    int64_t grains = 0;
+    tt_err err = tt_node_read(parallel, "parallel", keys, TT_COUNT(keys), &p);
+
+    if (err) return err;
+    if (strcmp(p.grains, "auto") &&
+        (!tt_parse_int(p.grains, &grains) || grains < 1 || grains > MOST_UNITS))
+        return tt_node_fail(tt_node_get(parallel, "grains"),
+                            "'%s' is no number of grains: say auto, or 1 to %d", p.grains,
+                            MOST_UNITS);
+    *out = (tt_plan){.aggregate = (tt_aggregate)p.aggregate,
+                     .exact = p.exact,
+                     .grains = (int)grains,
+                     .bucket_bytes = p.bucket,
+                     .accumulate = 1,
+                     .timeout_s = p.timeout};
+    return TT_OK;
+}
+
+/* ---- Opening ---- */
+
+tt_err tt_strategy_open(tt_world *w, const tt_plan *plan, int threads, int64_t batch,
+                        tt_strategy **out)
+{
+    tt_strategy *s = calloc(1, sizeof *s);
+    tt_err err;
+
+    *out = NULL;
+    if (!s) tt_mem_out(sizeof *s);
+    s->world = w;
+    s->plan = *plan;
+    s->batch = batch;
+    w->timeout_s = plan->timeout_s;
+    if ((err = deal_open(s, threads))) {
+        tt_strategy_close(s);
+        return err;
+    }
+    *out = s;
+    return TT_OK;
+}
+
+int tt_strategy_units(const tt_strategy *s)
+{
+    return s->units;
+}
+int tt_strategy_seats(const tt_strategy *s)
+{
+    return s->seat_count;
+}
+int tt_strategy_nodes(const tt_strategy *s)
+{
+    return s->node_count;
+}
+
+int tt_strategy_room(const tt_strategy *s)
+{
+    int64_t unit = (s->batch + s->units - 1) / s->units;
+    return (int)((unit + s->plan.accumulate - 1) / s->plan.accumulate);
+}
+
+void tt_strategy_cut(const tt_strategy *s, int *first, int *end)
+{
+    *first = s->seats[s->first_seat].units.a;
+    *end = s->seats[s->first_seat + s->threads[s->world->rank] - 1].units.b;
+}
+
+tt_samples tt_strategy_part(const tt_strategy *s, int n)
+{
+    int first, end;
+
+    tt_strategy_cut(s, &first, &end);
+    int64_t a = (int64_t)n * first / s->units, b = (int64_t)n * end / s->units;
+    return (tt_samples){(int)a, (int)(b - a)};
+}
+
+static size_t reserve(size_t *at, size_t bytes)
+{
+    size_t here = *at;
+    *at += (bytes + 4095) / 4096 * 4096;
+    return here;
+}
+
+static layout lay_out(const tt_strategy *s, int threads)
+{
+    size_t flat = tt_mul_size((size_t)s->size, sizeof(float)), at = 0;
+    layout l;
+
+    l.ranks = reserve(&at, sizeof(rank_flags));
+    l.seats = reserve(&at, (size_t)threads * sizeof(seat_flags));
+    l.results = reserve(&at, (size_t)s->units * sizeof(tt_result));
+    l.times = reserve(&at, (size_t)s->world->size * sizeof(tt_rank_times));
+    /* one more than there are threads: the leader's totals */
+    l.sums = reserve(&at, (size_t)(2 * (threads + 1)) * (size_t)s->sums_most * sizeof(double));
+    for (int half = 0; half < 2; half++) {
+        l.w[half] = reserve(&at, flat);
+        for (int i = 0; i < s->slot_count; i++) l.slot[half][i] = reserve(&at, flat);
+    }
+    l.grad = reserve(&at, tt_mul_size(flat, (size_t)(threads * s->buffers)));
+    l.bytes = at;
+    return l;
+}
+
+static void *take(size_t count, size_t size)
+{
+    void *p = calloc(count ? count : 1, size);
+    if (!p) tt_mem_out(count * size);
+    return p;
+}
+
+tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed)
+{
+    const struct node *n = &s->nodes[s->node];
+    int threads = s->threads[s->world->rank];
+    tt_err err;
+
+    s->model = m;
+    s->optim = o;
+    s->seed = seed;
+    s->k = tt_model_kernels(m);
+    s->size = tt_model_size(m);
+    s->slot_count = tt_optim_slots(o);
+    s->sums_most = tt_model_sum_most(m);
+    s->lockstep = s->sums_most > 0;
+    s->features = tt_shape_count(tt_model_input(m));
+    s->labels = tt_model_wants(m).targets;
+    s->layouts = take((size_t)n->ranks, sizeof *s->layouts);
+    for (int l = 0; l < n->ranks; l++) s->layouts[l] = lay_out(s, s->threads[n->rank[l]]);
+    if ((err = tt_share_open(s->node_group, s->layouts[s->local].bytes, &s->share))) {
+        char size[32];
+        return tt_context(err, "%s for gradients and state of %d threads",
+                          tt_show_bytes((double)s->layouts[s->local].bytes, size, sizeof size),
+                          threads);
+    }
+    if ((err = deal_buckets(s)) || (err = exchange_open(s)) ||
+        (err = tt_crew_open(m, threads, tt_strategy_room(s), true, &s->crew)))
+        return err;
+    s->rounds = take((size_t)threads, sizeof *s->rounds);
+    s->offered = take((size_t)threads, sizeof *s->offered);
+    s->total = take((size_t)s->sums_most, sizeof *s->total);
+    s->times = take((size_t)s->world->size, sizeof *s->times);
+    s->own_pieces = take((size_t)s->piece_count, sizeof *s->own_pieces);
+    for (int i = 0; i < s->piece_count; i++)
+        if (owns(s, i)) s->own_pieces[s->own_count++] = i;
+    s->planned = -1;
+    int seats = n->seats.b - n->seats.a;
+    s->world->spins = seats <= tt_cpu_count() ? 2000 : 0;
+    tt_model_init(m, seed, w_at(s, s->local, 0));
+    tt_model_bind(m, w_at(s, s->local, 0));
+    return TT_OK;
+}
+
+void tt_strategy_close(tt_strategy *s)
+{
+    if (!s) return;
+    tt_crew_close(s->crew);
+    exchange_close(s->ex);
+    tt_share_close(&s->share);
+    deal_close(s);
+    free(s->layouts);
+    free(s->rounds);
+    free(s->offered);
+    free(s->total);
+    free(s->times);
+    free(s->own_pieces);
+    free(s);
+}
+
+/* ---- The state ---- */
+
+tt_crew *tt_strategy_crew(tt_strategy *s)
+{
+    return s->crew;
+}
+
+tt_state tt_strategy_state(const tt_strategy *s)
+{
+    tt_state st = {.w = w_at(s, s->local, s->half)};
+    for (int i = 0; i < s->slot_count; i++) st.slot[i] = slot_at(s, i, s->half);
+    return st;
+}
+
+bool tt_strategy_owns(const tt_strategy *s, int piece)
+{
+    return owns(s, piece);
+}
+
+const tt_rank_times *tt_strategy_times(const tt_strategy *s)
+{
+    return s->times;
+}
+
+static int owner_of(const tt_strategy *s, int piece)
+{
+    return s->nodes[s->piece_node[piece]].rank[s->piece_column[piece]];
+}
+
+enum { TAG_STATE = 1 << 19 };
+
+/* Optimiser state of pieces that others own, from rank 0 to them or from them to it. */
+static tt_err move_slots(tt_strategy *s, bool to_owner)
+{
+    const tt_group *all = tt_world_all(s->world);
+    tt_op op;
+    tt_err err;
+
+    for (int k = 0; k < s->slot_count; k++)
+        for (int i = 0; i < s->piece_count; i++) {
+            int owner = owner_of(s, i), me = s->world->rank;
+            tt_piece p = tt_optim_piece(s->optim, i);
+            float *at = slot_at(s, k, s->half) + p.at;
+            size_t bytes = (size_t)p.n * sizeof *at;
+            if (!owner || (me && me != owner)) continue;
+            bool send = to_owner ? me == 0 : me == owner;
+            if ((err = send ? tt_send_start(all, me ? 0 : owner, TAG_STATE, at, bytes, &op)
+                            : tt_recv_start(all, me ? 0 : owner, TAG_STATE, at, bytes, &op)) ||
+                (err = tt_op_wait(&op)))
+                return err;
+        }
+    return TT_OK;
+}
+
+tt_err tt_strategy_spread(tt_strategy *s)
+{
+    const tt_group *all = tt_world_all(s->world);
+    tt_state st = tt_strategy_state(s);
+    size_t flat = (size_t)s->size * sizeof(float);
+    tt_err err = tt_group_bcast(all, 0, st.w, flat);
+
+    for (int i = 0; i < s->slot_count && !err && !sharded(s); i++)
+        err = tt_group_bcast(all, 0, st.slot[i], flat);
+    if (!err && sharded(s)) err = move_slots(s, true);
+    if (err) return tt_context(err, "the state of the training, from rank 0");
+    tt_model_refresh(s->model, 0, 1);
+    return TT_OK;
+}
+
+tt_err tt_strategy_collect(tt_strategy *s)
+{
+    return sharded(s) ? move_slots(s, false) : TT_OK;
+}
+
+tt_err tt_strategy_compare(tt_strategy *s)
+{
+    const tt_world *w = s->world;
+    char(*all)[65] = calloc((size_t)w->size, sizeof *all), mine[65];
+    tt_sha *sha = tt_sha_begin();
+    tt_err err;
+
+    if (!all) tt_mem_out(sizeof *all);
+    tt_sha_add(sha, w_at(s, s->local, s->half), (size_t)s->size * sizeof(float));
+    tt_sha_end(sha, mine);
+    err = tt_group_gather(tt_world_all(w), mine, sizeof mine, all);
+    for (int r = 1; r < w->size && !err; r++)
+        if (strcmp(all[r], all[0]))
+            err = tt_fail(TT_EPEER,
+                          "the weights of rank %d (%s) are not those of rank 0: %.12s and %.12s", r,
+                          w->peer[r].name, all[r], all[0]);
+    free(all);
+    return err;
+}

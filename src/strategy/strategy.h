@@ -1,0 +1,119 @@
+/* strategy: who computes what, who holds what, and when it is exchanged.
+ *
+ * A world of ranks, each a crew of threads, trains one model. The batch of a step is cut in *units*;
+ * each thread (a *seat*) runs a contiguous run of them. The gradient of the batch is the sum over
+ * units in a fixed binary tree, whoever computed them:
+ *   exact   units are the job's grains: the bits are the same for every number of ranks and threads
+ *   else    a unit is a seat: the fewest sums there can be; bits depend on the seats
+ *
+ * Ranks that see each other's memory form a *node* (usually a host). Within it gradients are summed
+ * where they lie; between nodes they travel as messages, last layers first, while backward goes on.
+ * `aggregate` says who holds the sum and updates the weights:
+ *   allreduce   everybody; sums are gathered
+ *   chief       rank 0; weights are gathered
+ *   shard       each rank its pieces, and no optimiser state but theirs; weights are gathered
+ *   average     each rank its own; every `every` steps weights are averaged, and an outer optimiser
+ *               may take the mean as a direction
+ *
+ * The strategy owns the state of the training (weights and optimiser vectors, in two halves, so a
+ * step that is not good changes nothing) and the threads. */
+#ifndef TT_STRATEGY_H
+#define TT_STRATEGY_H
+
+#include "base/base.h"
+#include "comm/comm.h"
+#include "model/model.h"
+#include "optim/optim.h"
+
+typedef enum tt_aggregate { TT_ALLREDUCE, TT_CHIEF, TT_SHARD, TT_AVERAGE } tt_aggregate;
+
+/* A plan is a plain value: print it, compare it, store it. */
+typedef struct tt_plan {
+    tt_aggregate aggregate;
+    bool exact;
+    int grains;           /* exact: units of a batch                               */
+    int64_t bucket_bytes; /* gradients are summed in runs of about this size       */
+    int64_t accumulate;   /* parts of a unit, run one after the other              */
+    double timeout_s;     /* how long a rank is waited for                         */
+    bool apart;           /* every rank a node of its own: messages only           */
+} tt_plan;
+
+/* Reads a job's `parallel` map (NULL: none) and fills in its defaults. */
+tt_err tt_plan_read(tt_node *parallel, tt_plan *out);
+
+/* ---- Threads that run grains side by side: for training, validation and prediction ---- */
+
+typedef struct tt_crew tt_crew;
+/* `most`: samples a run has room for. */
+tt_err tt_crew_open(const tt_model *m, int threads, int most, bool train, tt_crew **out);
+int tt_crew_size(const tt_crew *c);
+int tt_crew_most(const tt_crew *c);
+tt_team *tt_crew_team(tt_crew *c);
+tt_run *tt_crew_run(tt_crew *c, int member);
+/* Runs one grain to its end on the calling member's run, for passes that need no other. */
+const tt_result *tt_crew_pass(tt_crew *c, int member, tt_pass pass, const tt_batch *in);
+void tt_crew_close(tt_crew *c); /* accepts NULL */
+
+void tt_result_add(tt_result *to, const tt_result *from);
+
+/* ---- The strategy ---- */
+
+typedef struct tt_strategy tt_strategy;
+
+/* Deals the work: all ranks call it at the same time. `threads` of this rank (ranks may have
+ * different numbers), `batch` samples of a full step over all ranks. The world is borrowed. */
+tt_err tt_strategy_open(tt_world *w, const tt_plan *plan, int threads, int64_t batch,
+                        tt_strategy **out);
+int tt_strategy_units(const tt_strategy *s);
+int tt_strategy_seats(const tt_strategy *s); /* threads of all ranks */
+int tt_strategy_nodes(const tt_strategy *s);
+int tt_strategy_room(const tt_strategy *s); /* samples of a run: what to compile the model for */
+/* Which part of a step's n samples this rank runs: [first, first + count). */
+typedef struct tt_samples {
+    int first, count;
+} tt_samples;
+tt_samples tt_strategy_part(const tt_strategy *s, int n);
+/* The same as units [first, end) of tt_strategy_units(). */
+void tt_strategy_cut(const tt_strategy *s, int *first, int *end);
+
+/* Takes the model and the optimiser, both borrowed, makes room for the state and starts the
+ * threads. The weights are those of tt_model_init; the model is bound to them. */
+tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed);
+tt_crew *tt_strategy_crew(tt_strategy *s);
+
+/* The state, flat: valid until the next step. */
+typedef struct tt_state {
+    float *w, *slot[TT_OPTIM_SLOTS];
+} tt_state;
+tt_state tt_strategy_state(const tt_strategy *s);
+/* Does this rank hold the optimiser's state of a piece? With shard and chief others do not. */
+bool tt_strategy_owns(const tt_strategy *s, int piece);
+/* Makes rank 0's state everybody's, and the model's packed weights current: before the first step
+ * and whenever the state was written to. */
+tt_err tt_strategy_spread(tt_strategy *s);
+/* The other way: rank 0 gets all of the optimiser's state. */
+tt_err tt_strategy_collect(tt_strategy *s);
+/* TT_EPEER if not all ranks have the same weights, bit for bit. */
+tt_err tt_strategy_compare(tt_strategy *s);
+
+typedef struct tt_rank_times { /* of a step, in seconds */
+    double data, forward, backward, wait, optim, step;
+} tt_rank_times;
+
+typedef struct tt_step_stats {
+    tt_result sum; /* over all ranks                                                  */
+    bool applied;  /* false: a number was not finite, and nothing has changed         */
+    double forward_s, backward_s; /* of this rank's first thread                       */
+    double wait_s;                /* until all others were done with theirs            */
+    double optim_s;               /* the rest: update, and new weights from others     */
+    int64_t bytes_sent; /* to other nodes */
+} tt_step_stats;
+/* One step; `mine` is this rank's part of its n samples. `data_s`: how long it was waited for.
+ * TT_EPEER: a rank was missing. */
+tt_err tt_strategy_step(tt_strategy *s, int64_t step, const tt_batch *mine, int n, double data_s,
+                        tt_step_stats *out);
+/* Of each rank, of the step before the last. */
+const tt_rank_times *tt_strategy_times(const tt_strategy *s);
+void tt_strategy_close(tt_strategy *s); /* accepts NULL */
+
+#endif
