@@ -122,8 +122,7 @@ static tt_err sharing(tt_world *w, void *arg)
             NEED(*(int *)((char *)f + 128) == (int)(round * 1000) + host->rank[l]);
         }
         tt_flag_set(mine, 2 * round);
-        for (int l = 0; l < s.size; l++)
-            TRY(tt_flag_wait(w, s.at[l], 2 * round, host->rank[l]));
+        for (int l = 0; l < s.size; l++) TRY(tt_flag_wait(w, s.at[l], 2 * round, host->rank[l]));
     }
     TRY(tt_group_barrier(host));
     tt_share_close(&s);
@@ -131,6 +130,7 @@ static tt_err sharing(tt_world *w, void *arg)
     return TT_OK;
 }
 
+#ifdef COMM_WORLD_TEST_MPI
 static const struct {
     const char *name;
     tt_sim_fn fn;
@@ -140,7 +140,6 @@ static const struct {
             {"agreement", agreement},
             {"shared memory", sharing}};
 
-#ifdef COMM_WORLD_TEST_MPI
 int main(void)
 {
     tt_world *w;
@@ -152,11 +151,11 @@ int main(void)
     }
     for (int i = 0; i < TT_COUNT(jobs); i++) {
         tt_err err = tt_group_agree(tt_world_all(w), jobs[i].fn(w, NULL));
-        if (err && !w->rank) printf("FAIL comm over %s: %s: %s\n", w->transport, jobs[i].name, tt_message());
+        if (err && !w->rank)
+            printf("FAIL comm over %s: %s: %s\n", w->transport, jobs[i].name, tt_message());
         failed += err != TT_OK;
     }
-    if (!w->rank)
-        printf("%d passed, %d failed, 0 skipped\n", TT_COUNT(jobs) - failed, failed);
+    if (!w->rank) printf("%d passed, %d failed, 0 skipped\n", TT_COUNT(jobs) - failed, failed);
     tt_world_leave(w, 0);
     return failed > 0;
 }
@@ -197,8 +196,7 @@ static tt_err who_is_where(tt_world *w, void *arg)
 {
     static const int host[] = {0, 1, 0, 1, 2}, local[] = {0, 0, 1, 1, 0};
     (void)arg;
-    for (int r = 0; r < 5; r++)
-        NEED(w->peer[r].host == host[r] && w->peer[r].local == local[r]);
+    for (int r = 0; r < 5; r++) NEED(w->peer[r].host == host[r] && w->peer[r].local == local[r]);
     NEED(w->host_count == 3 && w->host == host[w->rank] && w->local == local[w->rank]);
     NEED(w->local_size == (w->host == 2 ? 1 : 2));
     return TT_OK;

@@ -24,8 +24,8 @@ struct tt_carrier {
     const tt_carrier_calls *calls;
     tt_group all;
     tt_peer *peers;
-    int contexts; /* handed out so far */
-    bool threads; /* ranks are threads: memory is common anyway */
+    int contexts;  /* handed out so far */
+    bool threads;  /* ranks are threads: memory is common anyway */
     tt_kept *kept; /* theirs: a rank that ends early must not pull it away from the others */
 };
 
@@ -35,6 +35,5 @@ tt_err tt_world_fill(tt_world *w, const char *host);
 void tt_world_drop(tt_world *w); /* frees what tt_world_fill made */
 
 tt_err tt_mpi_join(const tt_started *by, tt_world **out);
-
 
 #endif

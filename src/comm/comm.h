@@ -135,13 +135,14 @@ void tt_flag_set(tt_flag *f, uint32_t v); /* what was written before is seen by 
  * lets others run, then sleeps on the flag (a short while if `busy`, for those who drive messages
  * meanwhile). False: the deadline has passed. */
 typedef struct tt_idle {
+    double limit_s; /* 0: the world's deadline */
     double since;
     int rounds;
 } tt_idle;
 bool tt_idle_once(tt_idle *i, const tt_world *w, tt_flag *f, uint32_t v, bool busy);
 /* Waits for it and nothing else; `rank` (of the world) is whose flag it is. */
 tt_err tt_flag_wait(const tt_world *w, tt_flag *f, uint32_t v, int rank);
-/* "no word from rank 5 (node2) for 30 s" */
-tt_err tt_world_missed(const tt_world *w, int rank);
+/* "no word from rank 5 (node2) for 30 s"; 0 s: the world's deadline. */
+tt_err tt_world_missed(const tt_world *w, int rank, double waited_s);
 
 #endif

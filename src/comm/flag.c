@@ -59,7 +59,7 @@ bool tt_idle_once(tt_idle *i, const tt_world *w, tt_flag *f, uint32_t v, bool bu
         return true;
     }
     sleep_on(f, v, busy ? SHORT_NS : LONG_NS);
-    return tt_clock_s() - i->since < w->timeout_s;
+    return tt_clock_s() - i->since < (i->limit_s > 0 ? i->limit_s : w->timeout_s);
 }
 
 tt_err tt_flag_wait(const tt_world *w, tt_flag *f, uint32_t v, int rank)
@@ -67,7 +67,7 @@ tt_err tt_flag_wait(const tt_world *w, tt_flag *f, uint32_t v, int rank)
     tt_idle idle = {0};
 
     while (!tt_flag_has(f, v))
-        if (!tt_idle_once(&idle, w, f, v, false)) return tt_world_missed(w, rank);
+        if (!tt_idle_once(&idle, w, f, v, false)) return tt_world_missed(w, rank, 0);
     return TT_OK;
 }
 
@@ -121,8 +121,7 @@ static tt_err share_files(const tt_group *host, size_t bytes, tt_share *s)
     mine.proof = (uint64_t)mine.pid << 32 ^ (uint64_t)(tt_clock_s() * 1e9) ^ (uint64_t)(uintptr_t)s;
     if (mine.fd < 0 || !(s->at[host->me] = map_own(&mine)))
         err = tt_fail(TT_EENV, "no %zu bytes of memory to share: %s", bytes, strerror(errno));
-    if ((err = tt_group_agree(host, err)) ||
-        (err = tt_group_gather(host, &mine, sizeof mine, all)))
+    if ((err = tt_group_agree(host, err)) || (err = tt_group_gather(host, &mine, sizeof mine, all)))
         goto out;
     for (int i = 0; i < host->size; i++) {
         s->bytes[i] = all[i].bytes;
@@ -158,8 +157,7 @@ tt_err tt_share_open(const tt_group *host, size_t bytes, tt_share *out)
         *keep = (tt_kept){host->world->carrier->kept, own, bytes};
         host->world->carrier->kept = keep;
         if (!own) err = tt_fail(TT_ENOMEM, "no %zu bytes of memory to share", bytes);
-        if (!(err = tt_group_agree(host, err)))
-            err = tt_group_gather(host, mine, sizeof mine, all);
+        if (!(err = tt_group_agree(host, err))) err = tt_group_gather(host, mine, sizeof mine, all);
         for (size_t i = 0; i < n && !err; i++) {
             out->at[i] = (void *)(uintptr_t)all[2 * i];
             out->bytes[i] = all[2 * i + 1];

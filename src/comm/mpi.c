@@ -85,7 +85,8 @@ static void mpi_leave(tt_world *w, int failed)
     MPI_Finalize();
 }
 
-/* "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version: 4.0.2 ..." -> "MPICH 4.0.2" */
+/* "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version: 4.0.2 ..." -> "MPICH 4.0.2"
+ */
 static const char *library_name(void)
 {
     static char name[64];

@@ -213,10 +213,10 @@ tt_err tt_op_test(tt_op *op)
     return TT_OK;
 }
 
-tt_err tt_world_missed(const tt_world *w, int rank)
+tt_err tt_world_missed(const tt_world *w, int rank, double waited_s)
 {
     return tt_fail(TT_EPEER, "no word from rank %d (%s) for %.3g s", rank, w->peer[rank].name,
-                   w->timeout_s);
+                   waited_s > 0 ? waited_s : w->timeout_s);
 }
 
 tt_err tt_ops_wait(tt_op *ops, int count)
@@ -230,7 +230,7 @@ tt_err tt_ops_wait(tt_op *ops, int count)
             if ((err = tt_op_test(&ops[i]))) return err;
             if (ops[i].done || tt_idle_once(&idle, w, NULL, 0, true)) continue;
             int rank = ops[i].group->rank[ops[i].peer];
-            if (!ops[i].sends) return tt_world_missed(w, rank);
+            if (!ops[i].sends) return tt_world_missed(w, rank, 0);
             return tt_fail(TT_EPEER, "rank %d (%s) has not taken a message of %zu bytes for %.3g s",
                            rank, w->peer[rank].name, ops[i].bytes, w->timeout_s);
         }

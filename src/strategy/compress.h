@@ -4,9 +4,9 @@
  * of the step before, and leaves in it what the bytes do not say (error feedback), so that in the
  * long run nothing is lost:   v = x + residual;  wire = encode(v);  residual = v - decode(wire).
  *
- * The bytes, and what is decoded from them, are the same on every CPU: ranks must stay equal. Nothing
- * is allocated; scratch memory is the caller's. NaN and infinity in x must still be seen after
- * decoding (as a NaN or infinity anywhere), so that a step that ran away is not applied. */
+ * The bytes, and what is decoded from them, are the same on every CPU: ranks must stay equal.
+ * Nothing is allocated; scratch memory is the caller's. NaN and infinity in x must still be seen
+ * after decoding (as a NaN or infinity anywhere), so that a step that ran away is not applied. */
 #ifndef TT_COMPRESS_H
 #define TT_COMPRESS_H
 
@@ -42,8 +42,8 @@ void codec_encode(const codec *c, int64_t n, const float *x, float *residual, vo
 /* TT_EFORMAT if the bytes are none of ours (an index out of range, say). `out` is overwritten. */
 tt_err codec_decode(const codec *c, int64_t n, const void *wire, size_t bytes, float *out);
 
-/* Sums of sparse gradients are sparse: after adding up `parts` decoded TOPK vectors, at most parts *
- * count elements are not zero. This encodes them all, exactly, in codec_sparse_bytes() bytes. */
+/* Sums of sparse gradients are sparse: after adding up `parts` decoded TOPK vectors, at most parts
+ * * count elements are not zero. This encodes them all, exactly, in codec_sparse_bytes() bytes. */
 size_t codec_sparse_bytes(const codec *c, int64_t n, int parts);
 void codec_sparse_encode(const codec *c, int64_t n, int parts, const float *x, void *wire);
 tt_err codec_sparse_decode(const codec *c, int64_t n, int parts, const void *wire, size_t bytes,

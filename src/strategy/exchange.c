@@ -15,8 +15,16 @@
 
 #include "strategy/inner.h"
 
-enum { KINDS = 8, TAG_SCATTER = 0, TAG_GATHER, TAG_WEIGHTS, TAG_RESULTS, TAG_TIMES, TAG_PIECES,
-       TAG_SUMS };
+enum {
+    KINDS = 8,
+    TAG_SCATTER = 0,
+    TAG_GATHER,
+    TAG_WEIGHTS,
+    TAG_RESULTS,
+    TAG_TIMES,
+    TAG_PIECES,
+    TAG_SUMS
+};
 
 typedef enum stage { WAITING, SCATTER, GATHER, DONE } stage;
 
@@ -34,7 +42,7 @@ struct exchange {
     tt_op *ops;     /* for what is waited for at once */
     float *inboxes;
     size_t inbox_bytes;
-    ranges *targets; /* of each node: the nodes of the tree it sends */
+    ranges *targets;       /* of each node: the nodes of the tree it sends */
     range *units, *places; /* of each node */
     const float *term[MOST_TERMS];
     char *blob; /* everybody's, for a gather */
@@ -44,6 +52,14 @@ struct exchange {
 static int tag_of(int kind, int64_t number)
 {
     return (int)((number * KINDS + kind) % (TT_TAGS - KINDS));
+}
+
+/* Node h's rank of our column, in the column's group. */
+static int at_node(const tt_strategy *s, int h)
+{
+    int i = 0;
+    while (s->column_group->rank[i] != s->nodes[h].rank[s->local]) i++;
+    return i;
 }
 
 static tt_span part_of(const tt_strategy *s, const bucket *b, int h)
@@ -148,7 +164,7 @@ static tt_err start_scatter(tt_strategy *s, int index)
     w->op_count = w->next = 0;
     for (int h = 0; h < s->node_count; h++)
         for (int k = 0; k < x->targets[h].count && h != s->node && own.n; k++, to += own.n)
-            if ((err = tt_recv_start(s->column_group, h,
+            if ((err = tt_recv_start(s->column_group, at_node(s, h),
                                      tag_of(TAG_SCATTER, (int64_t)index * MOST_TARGETS + k), to,
                                      (size_t)own.n * sizeof *to, &w->ops[w->op_count++])))
                 return err;
@@ -157,7 +173,7 @@ static tt_err start_scatter(tt_strategy *s, int index)
         tt_span part = part_of(s, b, h);
         for (int k = 0; k < x->targets[s->node].count && part.n; k++) {
             const float *from = grad_at(s, s->local, 0, k) + part.at;
-            if ((err = tt_send_start(s->column_group, h,
+            if ((err = tt_send_start(s->column_group, at_node(s, h),
                                      tag_of(TAG_SCATTER, (int64_t)index * MOST_TARGETS + k), from,
                                      (size_t)part.n * sizeof *from, &w->ops[w->op_count++])))
                 return err;
@@ -199,12 +215,12 @@ static tt_err start_gather(tt_strategy *s, int index, int kind, float *base, tt_
     for (int h = 0; h < s->node_count; h++) {
         tt_span part = part_of(s, b, h);
         if (h != s->node && part.n &&
-            (err = tt_recv_start(s->column_group, h, tag_of(kind, index), base + part.at,
-                                 (size_t)part.n * sizeof *base, &ops[(*count)++])))
+            (err = tt_recv_start(s->column_group, at_node(s, h), tag_of(kind, index),
+                                 base + part.at, (size_t)part.n * sizeof *base, &ops[(*count)++])))
             return err;
     }
     for (int i = 1; i < s->node_count && own.n; i++) {
-        if ((err = tt_send_start(s->column_group, (s->node + i) % s->node_count,
+        if ((err = tt_send_start(s->column_group, at_node(s, (s->node + i) % s->node_count),
                                  tag_of(kind, index), base + own.at, (size_t)own.n * sizeof *base,
                                  &ops[(*count)++])))
             return err;
@@ -267,6 +283,20 @@ tt_err exchange_poll(tt_strategy *s)
     return TT_OK;
 }
 
+/* Who keeps the exchange waiting: the other end of the first message that is not through; -1: none
+ * is under way. */
+int exchange_missing(const tt_strategy *s)
+{
+    const exchange *x = s->ex;
+
+    for (int b = x->first_open; x->ways && b < s->bucket_count; b++) {
+        const way *w = &x->ways[b];
+        if ((w->stage == SCATTER || w->stage == GATHER) && w->next < w->op_count)
+            return s->column_group->rank[w->ops[w->next].peer];
+    }
+    return -1;
+}
+
 bool exchange_done(const tt_strategy *s)
 {
     return !s->ex->ways || s->ex->first_open == s->bucket_count;
@@ -301,15 +331,16 @@ static tt_err gather_places(tt_strategy *s, int kind, char *base, size_t each, c
     for (int h = 0; h < s->node_count; h++) {
         range p = place[h];
         if (h != s->node && p.b > p.a &&
-            (err = tt_recv_start(s->column_group, h, tag_of(kind, 0), base + (size_t)p.a * each,
-                                 (size_t)(p.b - p.a) * each, &ops[count++])))
+            (err = tt_recv_start(s->column_group, at_node(s, h), tag_of(kind, 0),
+                                 base + (size_t)p.a * each, (size_t)(p.b - p.a) * each,
+                                 &ops[count++])))
             return err;
     }
     range own = place[s->node];
     for (int i = 1; i < s->node_count && own.b > own.a; i++)
-        if ((err = tt_send_start(s->column_group, (s->node + i) % s->node_count, tag_of(kind, 0),
-                                 base + (size_t)own.a * each, (size_t)(own.b - own.a) * each,
-                                 &ops[count++])))
+        if ((err = tt_send_start(s->column_group, at_node(s, (s->node + i) % s->node_count),
+                                 tag_of(kind, 0), base + (size_t)own.a * each,
+                                 (size_t)(own.b - own.a) * each, &ops[count++])))
             return err;
     return tt_ops_wait(ops, count);
 }

@@ -88,6 +88,7 @@ typedef struct rank_flags {
     tt_flag summed;   /* buckets whose column is summed over all nodes           */
     tt_flag heard;    /* steps whose results of all nodes are there (leader)     */
     tt_flag totalled; /* sums of batch norm that are there of all nodes (leader) */
+    tt_flag alarm;    /* 1 + the rank that somebody of this node has missed (leader) */
     tt_flag gathered; /* steps whose new weights of this rank's column are there */
 } rank_flags;
 
@@ -138,29 +139,31 @@ struct tt_strategy {
     int *piece_bucket, *piece_column, *piece_node;
     bucket *buckets;
     int *own_pieces, own_count; /* that this rank updates, in order */
-    bool staged; /* sums are made for others before the optimiser needs them */
+    float *scaled; /* an optimiser of several passes changes the gradient: not where others read it.
+                    * NULL: it may */
+    bool staged;   /* sums are made for others before the optimiser needs them */
 
     /* the step in progress */
     tt_crew *crew;
     int64_t step;
-    uint32_t turn; /* of this strategy: counts steps it has made */
-    uint32_t base; /* turn x (buckets + 1): what bucket flags count from */
-    uint32_t *rounds; /* of each thread: sums of batch norm over all seats */
+    uint32_t turn;            /* of this strategy: counts steps it has made */
+    uint32_t base;            /* turn x (buckets + 1): what bucket flags count from */
+    uint32_t *rounds;         /* of each thread: sums of batch norm over all seats */
     double **offered, *total; /* sums of batch norm over the threads of this rank */
     bool lockstep;            /* the model may yield sums */
     const tt_batch *mine;
-    int n;       /* samples of all */
-    int planned; /* samples for which the sums below are made */
+    int n;                    /* samples of all */
+    int planned;              /* samples for which the sums below are made */
     int64_t features, labels; /* of a sample: inputs, float targets */
     bool present[MOST_UNITS];
     bool apply;
     sum_plan node_sum, all_sum;
-    ranges targets;              /* of the node's sum */
+    ranges targets;                /* of the node's sum */
     const float *term[MOST_TERMS]; /* of the node's seats, in order */
     int term_count;
     tt_step_stats stats;
     tt_rank_times *times, last; /* of all ranks; of this one, of the step before */
-    double passed, heard; /* when this rank had run its units, and knew of all others' */
+    double passed, heard;       /* when this rank had run its units, and knew of all others' */
     exchange *ex;
     _Atomic int failing; /* a tt_err: the first that any thread met */
     char message[512];
@@ -199,7 +202,8 @@ static inline tt_result *results_of(const tt_strategy *s) /* of all units, at th
 {
     return (tt_result *)(part_at(s, 0) + s->layouts[0].results);
 }
-static inline tt_rank_times *times_of(const tt_strategy *s) /* of all ranks by place, at the leader */
+static inline tt_rank_times *
+times_of(const tt_strategy *s) /* of all ranks by place, at the leader */
 {
     return (tt_rank_times *)(part_at(s, 0) + s->layouts[0].times);
 }
@@ -233,6 +237,7 @@ void exchange_close(exchange *x);
 void exchange_begin(tt_strategy *s); /* of a step */
 tt_err exchange_poll(tt_strategy *s);
 bool exchange_done(const tt_strategy *s); /* all buckets */
+int exchange_missing(const tt_strategy *s);
 tt_err exchange_results(tt_strategy *s);  /* waits: the results of all nodes' units */
 tt_err exchange_weights(tt_strategy *s);  /* waits: new weights of this column */
 tt_err exchange_pieces(tt_strategy *s);   /* all ranks: what each piece tells the join */

@@ -37,11 +37,21 @@ bool strategy_failed(const tt_strategy *s)
     return atomic_load_explicit(&s->failing, memory_order_relaxed) != TT_OK;
 }
 
-/* Waits for a flag of rank `local`; thread 0 drives the exchange meanwhile. */
-static bool await(tt_strategy *s, int me, tt_flag *f, uint32_t v, int local, const char *what)
+/* Who has missed somebody says whom, so that the others of the node do not blame it for waiting. */
+static void raise_alarm(tt_strategy *s, int rank)
 {
-    tt_idle idle = {0};
+    uint32_t none = 0;
+    atomic_compare_exchange_strong(&rank_at(s, 0)->alarm.value, &none, (uint32_t)rank + 1);
+}
+
+/* Waits for a flag of rank `local`; thread 0 drives the exchange meanwhile. A flag that its owner
+ * sets by itself is waited for `timeout`; one that it sets when it has heard of others, longer. */
+static bool await(tt_strategy *s, int me, tt_flag *f, uint32_t v, int local, bool indirect,
+                  const char *what)
+{
+    tt_idle idle = {.limit_s = indirect ? 0 : s->plan.timeout_s};
     bool drive = me == 0 && !exchange_done(s);
+    uint32_t missing;
     tt_err err;
 
     while (!tt_flag_has(f, v)) {
@@ -53,8 +63,15 @@ static bool await(tt_strategy *s, int me, tt_flag *f, uint32_t v, int local, con
             }
             drive = !exchange_done(s);
         }
-        if (tt_idle_once(&idle, s->world, f, v, drive)) continue;
-        err = tt_world_missed(s->world, s->nodes[s->node].rank[local]);
+        if ((missing = tt_flag_get(&rank_at(s, 0)->alarm))) {
+            err = tt_world_missed(s->world, (int)missing - 1, s->plan.timeout_s);
+        } else {
+            if (tt_idle_once(&idle, s->world, f, v, drive)) continue;
+            int far = drive ? exchange_missing(s) : -1;
+            int rank = far >= 0 ? far : s->nodes[s->node].rank[local];
+            raise_alarm(s, rank);
+            err = tt_world_missed(s->world, rank, idle.limit_s);
+        }
         strategy_fail(s, tt_context(err, "step %lld, %s", (long long)s->step + 1, what));
         return false;
     }
@@ -96,7 +113,7 @@ static void look_in(tt_strategy *s, int me, int *reduced)
     if (s->local < s->columns)
         while (*reduced < s->bucket_count && !not_ready(s, *reduced, &missing)) {
             reduce(s, me, *reduced);
-            tt_flag_set(&seat_at(s, s->local, me)->reduced, s->base + (uint32_t)++*reduced);
+            tt_flag_set(&seat_at(s, s->local, me)->reduced, s->base + (uint32_t)++ * reduced);
         }
     if (!me && (err = exchange_poll(s))) strategy_fail(s, err);
 }
@@ -130,14 +147,15 @@ static void sum_wide(tt_strategy *s, int me, double *value, int n)
     memcpy(sums_at(s, s->local, me, round), value, bytes);
     tt_flag_set(&seat_at(s, s->local, me)->round, round + 1);
     if (s->node_count > 1 && !leads) {
-        if (await(s, me, &rank_at(s, 0)->totalled, round + 1, 0, "sums of batch norm"))
+        if (await(s, me, &rank_at(s, 0)->totalled, round + 1, 0, true, "sums of batch norm"))
             memcpy(value, total_at(s, round), bytes);
         return;
     }
     memset(value, 0, bytes);
     for (int l = 0; l < s->nodes[s->node].ranks; l++)
         for (int t = 0; t < node_threads(s, l); t++) {
-            if (!await(s, me, &seat_at(s, l, t)->round, round + 1, l, "sums of batch norm")) return;
+            if (!await(s, me, &seat_at(s, l, t)->round, round + 1, l, false, "sums of batch norm"))
+                return;
             const double *x = sums_at(s, l, t, round);
             for (int i = 0; i < n; i++) value[i] += x[i];
         }
@@ -186,8 +204,8 @@ static void run_unit(tt_strategy *s, int me, int u, float *grad, bool last, int 
     memset(to, 0, sizeof *to);
     for (int64_t i = 0; i < parts; i++) {
         int64_t a = count * i / parts, b = count * (i + 1) / parts;
-        tt_batch in = tt_batch_cut(s->mine, (int)(first - skip + a), (int)(b - a), s->features,
-                                   s->labels);
+        tt_batch in =
+            tt_batch_cut(s->mine, (int)(first - skip + a), (int)(b - a), s->features, s->labels);
         double begun = tt_clock_s();
         run_part(s, me, &in, grad, i > 0, last && i == parts - 1, reduced);
         const tt_result *r = tt_run_result(tt_crew_run(s->crew, me));
@@ -211,6 +229,7 @@ static void run_units(tt_strategy *s, int me, int *reduced)
             run_unit(s, me, u, grad_at(s, s->local, me, at), last, reduced);
         else
             memset(results_of(s) + u, 0, sizeof(tt_result));
+        if (!s->present[u]) at--; /* the last one that is in use */
         for (int adds = fold_add(&f, u, s->present[u]); adds > 0; adds--, at--) {
             float *to = grad_at(s, s->local, me, at - 1);
             s->k->add(s->size, to, grad_at(s, s->local, me, at), to);
@@ -228,7 +247,7 @@ static void finish_sums(tt_strategy *s, int me, int *reduced)
     while (s->staged && s->local < s->columns && *reduced < s->bucket_count) {
         uint32_t v = s->base + (uint32_t)*reduced + 1;
         tt_flag *f = not_ready(s, *reduced, &missing);
-        if (f && !await(s, me, f, v, missing, "its gradient")) return;
+        if (f && !await(s, me, f, v, missing, false, "its gradient")) return;
         look_in(s, me, reduced);
         if (strategy_failed(s)) return;
     }
@@ -242,7 +261,11 @@ static void finish_exchange(tt_strategy *s)
 
     while (!exchange_done(s) && !strategy_failed(s)) {
         if ((err = exchange_poll(s))) strategy_fail(s, err);
-        tt_idle_once(&idle, s->world, NULL, 0, true);
+        int far = exchange_missing(s);
+        if (tt_idle_once(&idle, s->world, NULL, 0, true) || far < 0) continue;
+        raise_alarm(s, far);
+        err = tt_world_missed(s->world, far, 0);
+        strategy_fail(s, tt_context(err, "step %lld, sum of gradients", (long long)s->step + 1));
     }
 }
 
@@ -259,7 +282,8 @@ static void hear_results(tt_strategy *s)
     if (!s->local) {
         for (int l = 0; l < n->ranks; l++)
             for (int t = 0; t < node_threads(s, l); t++)
-                if (!await(s, 0, &seat_at(s, l, t)->passed, s->turn, l, "its part of the batch"))
+                if (!await(s, 0, &seat_at(s, l, t)->passed, s->turn, l, false,
+                           "its part of the batch"))
                     return;
         if ((err = exchange_results(s))) {
             strategy_fail(s, err);
@@ -267,18 +291,17 @@ static void hear_results(tt_strategy *s)
         }
         tt_flag_set(heard, s->turn);
     }
-    if (!await(s, 0, heard, s->turn, 0, "results")) return;
+    if (!await(s, 0, heard, s->turn, 0, true, "results")) return;
     for (int u = 0; u < s->units; u++) tt_result_add(&s->stats.sum, results_of(s) + u);
     memcpy(s->times, times_of(s), (size_t)s->world->size * sizeof *s->times);
     s->apply = isfinite(s->stats.sum.loss);
-    if (s->apply)
-        tt_optim_begin(s->optim, s->step, s->stats.sum.weight, s->stats.sum.samples);
+    if (s->apply) tt_optim_begin(s->optim, s->step, s->stats.sum.weight, s->stats.sum.samples);
 }
 
 /* ---- 3 to 5: the update ---- */
 
 /* Where the sum of a piece is once it is there; NULL: somebody was missing. */
-static float *summed_grad(tt_strategy *s, int me, int piece, bool own)
+static float *summed_grad(tt_strategy *s, int me, int piece)
 {
     int index = s->piece_bucket[piece], c = s->piece_column[piece], missing = 0;
     uint32_t v = s->base + (uint32_t)index + 1;
@@ -288,21 +311,21 @@ static float *summed_grad(tt_strategy *s, int me, int piece, bool own)
     if (!s->staged) {
         tt_flag *f;
         while ((f = not_ready(s, index, &missing)))
-            if (!await(s, me, f, v, missing, "its gradient")) return NULL;
+            if (!await(s, me, f, v, missing, false, "its gradient")) return NULL;
         sum_run(&s->node_sum, s->k, s->term, &mine, p.at, p.n);
         return mine;
     }
     if (s->node_count > 1) {
-        if (!await(s, me, &rank_at(s, c)->summed, v, c, "sum of gradients")) return NULL;
+        if (!await(s, me, &rank_at(s, c)->summed, v, c, true, "sum of gradients")) return NULL;
     } else {
         for (int t = 0; t < node_threads(s, c); t++)
-            if (!await(s, me, &seat_at(s, c, t)->reduced, v, c, "sum of gradients")) return NULL;
+            if (!await(s, me, &seat_at(s, c, t)->reduced, v, c, true, "sum of gradients"))
+                return NULL;
     }
     from = grad_at(s, c, 0, 0);
-    if (!own || from == mine) return from;
-    /* It will be changed: not in a place that others read. */
-    memcpy(mine + p.at, from + p.at, (size_t)p.n * sizeof *mine);
-    return mine;
+    if (!s->scaled) return from;
+    memcpy(s->scaled + p.at, from + p.at, (size_t)p.n * sizeof *from);
+    return s->scaled;
 }
 
 static void update(tt_strategy *s, int me)
@@ -321,13 +344,14 @@ static void update(tt_strategy *s, int me)
     }
     for (int pass = 0; pass < passes; pass++) {
         for (int i = end - 1; i >= first && !strategy_failed(s); i--) {
-            v.grad = pass ? grad_at(s, s->local, 0, 0)
-                          : summed_grad(s, me, s->own_pieces[i], passes > 1);
+            v.grad = !pass       ? summed_grad(s, me, s->own_pieces[i])
+                     : s->scaled ? s->scaled
+                                 : grad_at(s, s->local, 0, 0);
             if (v.grad) tt_optim_run(s->optim, pass, s->own_pieces[i], &v);
         }
+        if (!me) finish_exchange(s); /* before all else: others wait for it, in other ranks too */
         tt_team_barrier(team);
         if (!me) {
-            finish_exchange(s);
             if (sharded(s) && s->world->size > 1 && !strategy_failed(s) &&
                 (err = exchange_pieces(s)))
                 strategy_fail(s, err);
@@ -354,7 +378,7 @@ static void take_weights(tt_strategy *s, int me)
         int c = s->piece_column[i];
         tt_piece p = tt_optim_piece(s->optim, i);
         if (c == s->local) continue;
-        if (!await(s, me, &rank_at(s, c)->gathered, s->turn, c, "new weights")) break;
+        if (!await(s, me, &rank_at(s, c)->gathered, s->turn, c, true, "new weights")) break;
         memcpy(mine + p.at, w_at(s, c, !s->half) + p.at, (size_t)p.n * sizeof *mine);
     }
     tt_team_barrier(team);
@@ -369,7 +393,7 @@ static void step_member(void *arg, int me)
     int reduced = 0;
 
     for (int l = 0; l < s->nodes[s->node].ranks; l++) /* keeps (1) */
-        await(s, me, &rank_at(s, l)->used, s->turn - 1, l, "the end of the step before");
+        await(s, me, &rank_at(s, l)->used, s->turn - 1, l, true, "the end of the step before");
     if (!me) times_of(s)[s->nodes[s->node].places.a + s->local] = s->last;
     run_units(s, me, &reduced);
     if (!me) s->passed = tt_clock_s();
@@ -402,7 +426,8 @@ static void plan_sums(tt_strategy *s)
         int local = 0, terms;
         while (n->rank[local] != s->seats[i].rank) local++;
         terms = fold_terms(s->units, s->seats[i].units, s->present, term + count);
-        for (int k = 0; k < terms; k++) s->term[count + k] = grad_at(s, local, s->seats[i].thread, k);
+        for (int k = 0; k < terms; k++)
+            s->term[count + k] = grad_at(s, local, s->seats[i].thread, k);
         /* Else the tree is of the node's seats alone, and that of nodes is above it. */
         for (int k = 0; k < terms && !s->plan.exact; k++)
             term[count + k] = (range){i - n->seats.a, i - n->seats.a + 1};

@@ -57,7 +57,8 @@ tt_err tt_strategy_open(tt_world *w, const tt_plan *plan, int threads, int64_t b
     s->world = w;
     s->plan = *plan;
     s->batch = batch;
-    w->timeout_s = plan->timeout_s;
+    /* Messages are waited for longer than neighbours: who is nearest to the trouble names it. */
+    w->timeout_s = 1.5 * plan->timeout_s;
     if ((err = deal_open(s, threads))) {
         tt_strategy_close(s);
         return err;
@@ -161,6 +162,9 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     if ((err = deal_buckets(s)) || (err = exchange_open(s)) ||
         (err = tt_crew_open(m, threads, tt_strategy_room(s), true, &s->crew)))
         return err;
+    if (tt_optim_passes(o) > 1 && s->staged && !sharded(s) &&
+        !(s->scaled = tt_block_alloc((size_t)s->size * sizeof(float))))
+        return tt_fail(TT_ENOMEM, "no memory for a copy of the gradient");
     s->rounds = take((size_t)threads, sizeof *s->rounds);
     s->offered = take((size_t)threads, sizeof *s->offered);
     s->total = take((size_t)s->sums_most, sizeof *s->total);
@@ -183,6 +187,7 @@ void tt_strategy_close(tt_strategy *s)
     exchange_close(s->ex);
     tt_share_close(&s->share);
     deal_close(s);
+    if (s->scaled) tt_block_free(s->scaled, (size_t)s->size * sizeof(float));
     free(s->layouts);
     free(s->rounds);
     free(s->offered);

@@ -1,10 +1,10 @@
 /* strategy: who computes what, who holds what, and when it is exchanged.
  *
- * A world of ranks, each a crew of threads, trains one model. The batch of a step is cut in *units*;
- * each thread (a *seat*) runs a contiguous run of them. The gradient of the batch is the sum over
- * units in a fixed binary tree, whoever computed them:
- *   exact   units are the job's grains: the bits are the same for every number of ranks and threads
- *   else    a unit is a seat: the fewest sums there can be; bits depend on the seats
+ * A world of ranks, each a crew of threads, trains one model. The batch of a step is cut in
+ * *units*; each thread (a *seat*) runs a contiguous run of them. The gradient of the batch is the
+ * sum over units in a fixed binary tree, whoever computed them: exact   units are the job's grains:
+ * the bits are the same for every number of ranks and threads else    a unit is a seat: the fewest
+ * sums there can be; bits depend on the seats
  *
  * Ranks that see each other's memory form a *node* (usually a host). Within it gradients are summed
  * where they lie; between nodes they travel as messages, last layers first, while backward goes on.
@@ -106,7 +106,7 @@ typedef struct tt_step_stats {
     double forward_s, backward_s; /* of this rank's first thread                       */
     double wait_s;                /* until all others were done with theirs            */
     double optim_s;               /* the rest: update, and new weights from others     */
-    int64_t bytes_sent; /* to other nodes */
+    int64_t bytes_sent;           /* to other nodes */
 } tt_step_stats;
 /* One step; `mine` is this rank's part of its n samples. `data_s`: how long it was waited for.
  * TT_EPEER: a rank was missing. */

@@ -129,8 +129,8 @@ int fold_place(const fold *f)
 }
 
 /* Unit u is done. Two siblings become one node, unless it is the last: those sums are made by who
- * adds up all seats. Returns how many additions of whole arrays are to be made: of buffer
- * fold_place() into the one before it, each time. */
+ * adds up all seats. Returns how many additions of whole arrays are to be made: of the last buffer
+ * in use into the one before it, each time. */
 int fold_add(fold *f, int u, bool present)
 {
     ranges now;

@@ -1,5 +1,5 @@
-/* judge: validation: fixed parts of a split, run by the threads of all ranks, and their results added
- * in the order of the parts, so that it does not matter who ran what. */
+/* judge: validation: fixed parts of a split, run by the threads of all ranks, and their results
+ * added in the order of the parts, so that it does not matter who ran what. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +31,7 @@ tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, i
         return tt_fail(TT_ENOMEM, "no memory for the results of %lld samples",
                        (long long)val_count);
     for (int i = 0; i < j->size; i++)
-        if ((err =
-                 tt_batch_open(j->grain, j->features, j->labels, j->targets, &j->desks[i].batch)))
+        if ((err = tt_batch_open(j->grain, j->features, j->labels, j->targets, &j->desks[i].batch)))
             return err;
     return TT_OK;
 }

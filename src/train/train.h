@@ -85,17 +85,18 @@ const tt_model *tt_train_model(const tt_trainer *t);
 const tt_data *tt_train_data(const tt_trainer *t);
 const float *tt_train_params(const tt_trainer *t); /* where they are until the next step */
 int64_t tt_train_parameters(const tt_trainer *t);  /* how many, without running statistics */
-int tt_train_threads(const tt_trainer *t); /* of this rank */
+int tt_train_threads(const tt_trainer *t);         /* of this rank */
 const tt_world *tt_train_world(const tt_trainer *t);
 const tt_rank_times *tt_train_times(const tt_trainer *t); /* of each rank, of a step just past */
-int64_t tt_train_first_step(const tt_trainer *t); /* > 0 after a resume */
-const char *tt_train_best(const tt_trainer *t);   /* "val.accuracy max", "" if none */
-json_t *tt_train_summary(tt_trainer *t);          /* as in summary.json; a new reference */
+int64_t tt_train_first_step(const tt_trainer *t);         /* > 0 after a resume */
+const char *tt_train_best(const tt_trainer *t);           /* "val.accuracy max", "" if none */
+json_t *tt_train_summary(tt_trainer *t);                  /* as in summary.json; a new reference */
 
 /* SHA-256 over all parameters in name order, little-endian float32. */
 void tt_params_sha(const tt_param *params, int count, const float *w, char hex[65]);
 
-/* The name, and the model, data, train, parallel and checkpoint maps of a job; TT_EINVAL for what is not one. */
+/* The name, and the model, data, train, parallel and checkpoint maps of a job; TT_EINVAL for what
+ * is not one. */
 typedef struct tt_job {
     const char *name;
     tt_node *model, *data, *train, *parallel, *checkpoint;

@@ -313,6 +313,16 @@ static tt_err all_agree(tt_trainer *t, tt_err mine)
     return t->world->size > 1 ? tt_group_agree(tt_world_all(t->world), mine) : mine;
 }
 
+/* As many as a usual number of workers can share, and no fewer samples than kernels take at once.
+ */
+static int usual_grains(int64_t batch, int lanes)
+{
+    int grains = 16;
+
+    while (grains > 1 && batch / grains < (lanes ? lanes : 1)) grains /= 2;
+    return grains;
+}
+
 static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels **k)
 {
     tt_err err;
@@ -322,7 +332,9 @@ static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels *
         (err = read_checkpoint(t->job.checkpoint, &t->save)))
         return err;
     t->plan.accumulate = t->conf.accumulate;
-    return find_kernels(t->job.train, &t->conf, k);
+    if ((err = find_kernels(t->job.train, &t->conf, k))) return err;
+    if (t->plan.exact && !t->plan.grains) t->plan.grains = usual_grains(t->conf.batch, (*k)->lanes);
+    return TT_OK;
 }
 
 static tt_err open_parts(tt_trainer *t, const tt_train_opts *o, const tt_kernels *k)
@@ -387,8 +399,8 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
     t->threads = threads_of(&t->conf, o, t->world);
     if ((err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, &t->strategy)) ||
         (err = all_agree(t, open_parts(t, o, k))) ||
-        (err = all_agree(t, tt_strategy_start(t->strategy, t->model, t->optim,
-                                              (uint64_t)t->conf.seed))))
+        (err = all_agree(
+             t, tt_strategy_start(t->strategy, t->model, t->optim, (uint64_t)t->conf.seed))))
         return err;
     t->state = tt_strategy_state(t->strategy);
     err = judge_open(&t->judge, t->model, tt_strategy_crew(t->strategy), t->world,
@@ -397,8 +409,7 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
         if (!err && o->init && !o->resume) err = take_init(t, o->init, o->partial);
         if (!err && !o->no_files) err = open_run(t, o);
     }
-    if ((err = all_agree(t, err)) || (err = spread_start(t)) ||
-        (err = all_agree(t, open_feed(t))))
+    if ((err = all_agree(t, err)) || (err = spread_start(t)) || (err = all_agree(t, open_feed(t))))
         return err;
     t->first_step = t->step;
     return t->dir ? tt_run_dir_begin(t->dir) : TT_OK; /* last: nothing can fail any more */

@@ -199,7 +199,8 @@ static void predict_member(void *arg, int me)
         int n = j->n - at < c->grain ? (int)(j->n - at) : c->grain;
         if (!(w->err = fill_rows(j, &b, at, n))) {
             tt_crew_pass(c->crew, me, TT_PASS_PREDICT, &b);
-            w->err = tt_run_output(tt_crew_run(c->crew, me), j->u->layer, j->out + at * features, &got);
+            w->err =
+                tt_run_output(tt_crew_run(c->crew, me), j->u->layer, j->out + at * features, &got);
         }
         if (w->err) {
             snprintf(w->message, sizeof w->message, "%s", tt_message());

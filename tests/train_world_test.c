@@ -1,0 +1,205 @@
+/* Many workers, one result: the same job on 1, 2, 3, 5 and 8 simulated ranks, on one host and on
+ * several, with every way to aggregate. */
+#include "train_help.h"
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        tt_err e_ = (call);                                                                        \
+        if (e_) return e_;                                                                         \
+    } while (0)
+
+enum { STEPS = 64 };
+
+typedef struct together {
+    const char *text, *changes;
+    int threads;
+    tt_train_opts opts;
+    int64_t until; /* 0: to its end */
+    /* what came of it, by rank 0 */
+    int64_t steps;
+    double loss[STEPS];
+    tt_metrics val;
+    char sha[65];
+} together;
+
+static tt_err change(tt_tree *job, const char *changes)
+{
+    char copy[1024], *save, *s;
+
+    snprintf(copy, sizeof copy, "parallel.timeout=5;%s", changes);
+    for (s = strtok_r(copy, ";", &save); s; s = strtok_r(NULL, ";", &save))
+        if (*(s += strspn(s, " "))) TRY(tt_tree_set(job, s));
+    return TT_OK;
+}
+
+static tt_err train_rank(tt_world *w, void *arg)
+{
+    together *x = arg;
+    tt_train_opts o = x->opts;
+    tt_trainer *t = NULL;
+    tt_progress p = {0};
+    tt_err err;
+    int count;
+
+    TRY(tt_tree_parse("job", x->text, strlen(x->text), &o.job));
+    if ((err = change(o.job, x->changes))) goto out;
+    o.world = w;
+    o.threads = x->threads;
+    if ((err = tt_train_open(&o, &t))) goto out;
+    while (!p.end && (!x->until || p.step < x->until)) {
+        if ((err = tt_train_step(t, &p))) goto out;
+        if (!w->rank && p.step <= STEPS) x->loss[p.step - 1] = p.loss;
+    }
+    if (!w->rank) {
+        const tt_param *params = tt_model_params(tt_train_model(t), &count);
+        tt_params_sha(params, count, tt_train_params(t), x->sha);
+        x->steps = p.step;
+        x->val = p.val;
+    }
+    if (!o.no_files && !x->until) err = tt_train_finish(t, "done");
+out:
+    tt_train_close(t);
+    tt_tree_close(o.job);
+    return err;
+}
+
+static together run(int ranks, const int *hosts, int threads, const char *changes)
+{
+    together x = {
+        .text = job_text, .changes = changes, .threads = threads, .opts = {.no_files = true}};
+    EXPECT_OK(tt_sim_run(ranks, hosts, 30, train_rank, &x));
+    return x;
+}
+
+static const int two_hosts[] = {0, 0, 1, 1, 1, 0, 1, 0};
+static const int apart[] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+static void expect_near(const together *a, const together *b, double tolerance)
+{
+    EXPECT_INT(a->steps, b->steps);
+    for (int i = 0; i < a->steps && i < STEPS; i++)
+        if (!(fabs(a->loss[i] - b->loss[i]) <= tolerance * fabs(a->loss[i])))
+            FAIL("step %d: loss %.9g and %.9g", i + 1, a->loss[i], b->loss[i]);
+}
+
+/* ---- fast mode ---- */
+
+TT_TEST(world, losses_are_those_of_one_worker_within_rounding)
+{
+    static const char *const modes[] = {"allreduce", "chief", "shard"};
+    static const int sizes[] = {2, 3, 5};
+    const char *sync = "model.layers.1.batchnorm.sync=true; train.optimizer.adam.lr=1e-3";
+    together one = run(1, NULL, 1, sync);
+
+    for (int m = 0; m < TT_COUNT(modes); m++)
+        for (int i = 0; i < TT_COUNT(sizes); i++) {
+            char changes[256];
+            snprintf(changes, sizeof changes, "%s; parallel.aggregate=%s", sync, modes[m]);
+            together near = run(sizes[i], NULL, 1, changes), far = run(sizes[i], apart, 1, changes),
+                     mixed = run(sizes[i], two_hosts, 2, changes);
+            expect_near(&one, &near, 1e-5);
+            expect_near(&one, &far, 1e-5);
+            expect_near(&one, &mixed, 1e-5);
+            EXPECT_NEAR(one.val.loss, near.val.loss, 1e-4);
+            EXPECT_NEAR(one.val.loss, mixed.val.loss, 1e-4);
+        }
+}
+
+TT_TEST(world, the_same_ranks_make_the_same_bits)
+{
+    together a = run(3, two_hosts, 2, ""), b = run(3, two_hosts, 2, "");
+    EXPECT_STR(a.sha, b.sha);
+}
+
+TT_TEST(world, shard_and_allreduce_make_the_same_bits)
+{
+    together a = run(3, NULL, 1, ""), b = run(3, NULL, 1, "parallel.aggregate=shard"),
+             c = run(3, NULL, 1, "parallel.aggregate=chief");
+    EXPECT_STR(a.sha, b.sha);
+    EXPECT_STR(a.sha, c.sha);
+}
+
+TT_TEST(world, small_buckets_change_nothing)
+{
+    together a = run(3, two_hosts, 1, ""), b = run(3, two_hosts, 1, "parallel.bucket=4096");
+    EXPECT_STR(a.sha, b.sha);
+}
+
+/* ---- exact mode ---- */
+
+static void expect_exact(const char *changes)
+{
+    static const int sizes[] = {2, 3, 4, 5, 8};
+    char exact[512];
+
+    snprintf(exact, sizeof exact, "parallel.exact=true; parallel.grains=8; %s", changes);
+    together one = run(1, NULL, 1, exact);
+    EXPECT_STR(one.sha, run(1, NULL, 3, exact).sha);
+    for (int i = 0; i < TT_COUNT(sizes); i++) {
+        EXPECT_STR(one.sha, run(sizes[i], NULL, 1, exact).sha);
+        together mixed = run(sizes[i], two_hosts, 1 + i % 2, exact);
+        EXPECT_STR(one.sha, mixed.sha);
+        EXPECT(one.val.loss == mixed.val.loss && one.val.accuracy == mixed.val.accuracy);
+    }
+    EXPECT_STR(one.sha, run(5, apart, 1, exact).sha);
+}
+
+TT_TEST(world, exact_is_exact_for_any_number_of_workers_and_threads)
+{
+    expect_exact("");
+}
+TT_TEST(world, exact_is_exact_with_shard)
+{
+    expect_exact("parallel.aggregate=shard");
+}
+TT_TEST(world, exact_is_exact_with_chief)
+{
+    expect_exact("parallel.aggregate=chief");
+}
+TT_TEST(world, exact_is_exact_with_lamb_and_small_buckets)
+{
+    expect_exact("train.optimizer={lamb: {lr: 0.01}}; parallel.bucket=4096; "
+                 "parallel.aggregate=shard");
+}
+TT_TEST(world, exact_is_exact_with_augmentation_and_early_stop)
+{
+    expect_exact("data.augment={flip: true, crop: 1}; train.epochs=6; "
+                 "train.early_stop={metric: val.loss min, patience: 1}");
+}
+TT_TEST(world, exact_is_exact_without_clipping_and_with_accumulation)
+{
+    expect_exact("train.clip=null; train.accumulate=2; train.optimizer={sgd: {lr: 0.1, momentum: "
+                 "0.9}}; train.batch=23");
+}
+TT_TEST(world, more_workers_than_grains_are_no_harm)
+{
+    together a = run(1, NULL, 1, "parallel.exact=true; parallel.grains=3"),
+             b = run(5, two_hosts, 2, "parallel.exact=true; parallel.grains=3");
+    EXPECT_STR(a.sha, b.sha);
+}
+
+/* ---- what can go wrong ---- */
+
+static tt_err leave_early(tt_world *w, void *arg)
+{
+    together *x = arg, own = *x;
+    tt_err err;
+
+    if (w->rank == 1) own.until = 3;
+    err = train_rank(w, &own);
+    if (w->rank == 1) return err;
+    if (err == TT_EPEER && strstr(tt_message(), "rank 1 (sim")) return TT_OK;
+    return tt_fail(TT_EINVAL, "error %d: %s", err, tt_message());
+}
+
+TT_TEST(world, a_worker_that_is_gone_is_named)
+{
+    static const char *const modes[] = {"parallel.timeout=0.3", "parallel.timeout=0.3; "
+                                                                "parallel.aggregate=shard"};
+    for (int i = 0; i < TT_COUNT(modes); i++) {
+        together x = {
+            .text = job_text, .changes = modes[i], .threads = 1, .opts = {.no_files = true}};
+        EXPECT_OK(tt_sim_run(3, NULL, 0.5, leave_early, &x));
+        EXPECT_OK(tt_sim_run(3, apart, 0.5, leave_early, &x));
+    }
+}
