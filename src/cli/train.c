@@ -437,6 +437,11 @@ static int train_run(const void *opts, int argc, const char **argv)
         code = cli_fail(err);
         goto out;
     }
+    if (tt_world_started().by && (err = tt_world_join(&to.world))) {
+        code = cli_fail(err);
+        goto out;
+    }
+    if (to.world && to.world->rank) mode = CLI_QUIET;
     command_line(&command);
     to.job = job.tree;
     to.job_path = job.path;
@@ -455,6 +460,7 @@ static int train_run(const void *opts, int argc, const char **argv)
 out:
     forget_reader();
     tt_train_close(t);
+    tt_world_leave(to.world, code);
     tt_log_close();
     cli_job_close(&job);
     tt_str_free(&command);

@@ -25,7 +25,6 @@ struct tt_carrier {
     tt_group all;
     tt_peer *peers;
     int contexts;  /* handed out so far */
-    bool threads;  /* ranks are threads: memory is common anyway */
     tt_kept *kept; /* theirs: a rank that ends early must not pull it away from the others */
 };
 

@@ -34,6 +34,7 @@ typedef struct tt_world {
     double timeout_s;      /* how long anybody is waited for; may be set           */
     int spins;             /* looks at a flag before others may run; 0 where there are more
                             * threads than CPUs; may be set                        */
+    bool threads;          /* ranks are threads of this process                    */
     struct tt_carrier *carrier;
 } tt_world;
 

@@ -147,7 +147,7 @@ tt_err tt_share_open(const tt_group *host, size_t bytes, tt_share *out)
     out->at = calloc(n, sizeof *out->at);
     out->bytes = calloc(n, sizeof *out->bytes);
     if (!out->at || !out->bytes) tt_mem_out(n * sizeof *out->at);
-    if (!host->world->carrier->threads) {
+    if (!host->world->threads) {
         err = share_files(host, bytes, out);
     } else {
         tt_kept *keep = calloc(1, sizeof *keep);

@@ -139,13 +139,14 @@ static void *run_rank(void *arg)
     char host[32];
 
     if (!w || !s) tt_mem_out(sizeof *s);
-    s->carrier = (struct tt_carrier){.calls = &calls, .threads = true};
+    s->carrier = (struct tt_carrier){.calls = &calls};
     s->boxes = r->boxes;
     s->kept = &r->kept;
     *w = (tt_world){.rank = r->number,
                     .size = r->size,
                     .transport = "sim",
                     .timeout_s = r->timeout_s,
+                    .threads = true,
                     .carrier = &s->carrier};
     snprintf(host, sizeof host, "sim%d", r->host ? r->host[r->number] : 0);
     if (!(r->err = tt_world_fill(w, host))) r->err = r->fn(w, r->arg);

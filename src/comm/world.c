@@ -14,16 +14,33 @@ enum { BCAST_PART = 1 << 20 };
 
 /* ---- Worlds ---- */
 
+/* The first words between ranks: of the same length in all versions, so that two that differ can
+ * tell each other. */
+enum { PROTOCOL = 1 };
 typedef struct hello {
-    int64_t pid;
-    char name[64];
+    int64_t pid, protocol;
+    char version[48], name[64];
 } hello;
+_Static_assert(sizeof(hello) == 128, "the hello keeps its length");
+
+static tt_err same_protocol(const tt_world *w, const hello *all)
+{
+    for (int r = 1; r < w->size; r++)
+        if (all[r].protocol != all[0].protocol)
+            return tt_fail(TT_EENV,
+                           "rank %d (%s) is tutti %s with protocol %lld, rank 0 (%s) is %s with "
+                           "%lld: all hosts need the same build",
+                           r, all[r].name, all[r].version, (long long)all[r].protocol, all[0].name,
+                           all[0].version, (long long)all[0].protocol);
+    return TT_OK;
+}
 
 tt_err tt_world_fill(tt_world *w, const char *host)
 {
     struct tt_carrier *c = w->carrier;
     size_t n = (size_t)w->size;
-    hello me = {.pid = getpid()}, *all = calloc(n, sizeof *all);
+    hello me = {.pid = getpid(), .protocol = PROTOCOL, .version = TT_VERSION},
+          *all = calloc(n, sizeof *all);
     tt_err err;
 
     c->peers = calloc(n, sizeof *c->peers);
@@ -36,6 +53,10 @@ tt_err tt_world_fill(tt_world *w, const char *host)
     if ((err = tt_group_gather(&c->all, &me, sizeof me, all))) {
         free(all);
         return tt_context(err, "hello of all ranks");
+    }
+    if ((err = same_protocol(w, all))) {
+        free(all);
+        return err;
     }
     w->host_count = w->local_size = 0;
     for (int i = 0; i < w->size; i++) {
@@ -80,8 +101,7 @@ tt_err tt_world_alone(tt_world **out)
     if (!w || !c) tt_mem_out(sizeof *w);
     gethostname(host, sizeof host - 1);
     c->calls = &calls;
-    c->threads = true;
-    *w = (tt_world){.size = 1, .transport = "none", .timeout_s = 60, .carrier = c};
+    *w = (tt_world){.size = 1, .transport = "none", .timeout_s = 60, .threads = true, .carrier = c};
     *out = w;
     return tt_world_fill(w, host);
 }

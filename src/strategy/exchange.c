@@ -21,7 +21,7 @@ enum {
     TAG_GATHER,
     TAG_WEIGHTS,
     TAG_RESULTS,
-    TAG_TIMES,
+    TAG_ROWS,
     TAG_PIECES,
     TAG_SUMS
 };
@@ -352,7 +352,7 @@ tt_err exchange_results(tt_strategy *s)
 
     if (s->node_count == 1 || s->local) return TT_OK;
     if ((err = gather_places(s, TAG_RESULTS, (char *)results_of(s), sizeof(tt_result), x->units)) ||
-        (err = gather_places(s, TAG_TIMES, (char *)times_of(s), sizeof(tt_rank_times), x->places)))
+        (err = gather_places(s, TAG_ROWS, (char *)rows_of(s), sizeof(row), x->places)))
         return tt_context(err, "step %lld, results", (long long)s->step + 1);
     return TT_OK;
 }

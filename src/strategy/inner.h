@@ -101,9 +101,15 @@ typedef struct seat_flags {
 
 /* Offsets into a rank's part of the share. */
 typedef struct layout {
-    size_t ranks, seats, results, times, sums, w[2], slot[2][TT_OPTIM_SLOTS], grad;
+    size_t ranks, seats, results, rows, sums, w[2], slot[2][TT_OPTIM_SLOTS], grad;
     size_t bytes;
 } layout;
+
+/* What a rank tells all others with every step. */
+typedef struct row {
+    tt_rank_times times; /* of the step before */
+    int order;
+} row;
 
 typedef struct exchange exchange;
 
@@ -162,8 +168,9 @@ struct tt_strategy {
     const float *term[MOST_TERMS]; /* of the node's seats, in order */
     int term_count;
     tt_step_stats stats;
-    tt_rank_times *times, last; /* of all ranks; of this one, of the step before */
-    double passed, heard;       /* when this rank had run its units, and knew of all others' */
+    tt_rank_times *times; /* of all ranks */
+    row row;              /* of this one  */
+    double passed, heard; /* when this rank had run its units, and knew of all others' */
     exchange *ex;
     _Atomic int failing; /* a tt_err: the first that any thread met */
     char message[512];
@@ -202,10 +209,9 @@ static inline tt_result *results_of(const tt_strategy *s) /* of all units, at th
 {
     return (tt_result *)(part_at(s, 0) + s->layouts[0].results);
 }
-static inline tt_rank_times *
-times_of(const tt_strategy *s) /* of all ranks by place, at the leader */
+static inline row *rows_of(const tt_strategy *s) /* of all ranks by place, at the leader */
 {
-    return (tt_rank_times *)(part_at(s, 0) + s->layouts[0].times);
+    return (row *)(part_at(s, 0) + s->layouts[0].rows);
 }
 /* What seat (local, thread) offers to a round of batch norm's sums; two take turns. */
 static inline double *sums_at(const tt_strategy *s, int local, int thread, uint32_t round)
@@ -238,9 +244,9 @@ void exchange_begin(tt_strategy *s); /* of a step */
 tt_err exchange_poll(tt_strategy *s);
 bool exchange_done(const tt_strategy *s); /* all buckets */
 int exchange_missing(const tt_strategy *s);
-tt_err exchange_results(tt_strategy *s);  /* waits: the results of all nodes' units */
-tt_err exchange_weights(tt_strategy *s);  /* waits: new weights of this column */
-tt_err exchange_pieces(tt_strategy *s);   /* all ranks: what each piece tells the join */
+tt_err exchange_results(tt_strategy *s); /* waits: the results of all nodes' units */
+tt_err exchange_weights(tt_strategy *s); /* waits: new weights of this column */
+tt_err exchange_pieces(tt_strategy *s);  /* all ranks: what each piece tells the join */
 tt_err exchange_sums(tt_strategy *s, double *value, int n); /* leaders: over all nodes */
 
 #endif

@@ -293,7 +293,12 @@ static void hear_results(tt_strategy *s)
     }
     if (!await(s, 0, heard, s->turn, 0, true, "results")) return;
     for (int u = 0; u < s->units; u++) tt_result_add(&s->stats.sum, results_of(s) + u);
-    memcpy(s->times, times_of(s), (size_t)s->world->size * sizeof *s->times);
+    for (int h = 0; h < s->node_count; h++)
+        for (int l = 0; l < s->nodes[h].ranks; l++) {
+            const row *r = rows_of(s) + s->nodes[h].places.a + l;
+            s->times[s->nodes[h].rank[l]] = r->times;
+            if (!s->nodes[h].rank[l]) s->stats.order = r->order;
+        }
     s->apply = isfinite(s->stats.sum.loss);
     if (s->apply) tt_optim_begin(s->optim, s->step, s->stats.sum.weight, s->stats.sum.samples);
 }
@@ -394,7 +399,7 @@ static void step_member(void *arg, int me)
 
     for (int l = 0; l < s->nodes[s->node].ranks; l++) /* keeps (1) */
         await(s, me, &rank_at(s, l)->used, s->turn - 1, l, true, "the end of the step before");
-    if (!me) times_of(s)[s->nodes[s->node].places.a + s->local] = s->last;
+    if (!me) rows_of(s)[s->nodes[s->node].places.a + s->local] = s->row;
     run_units(s, me, &reduced);
     if (!me) s->passed = tt_clock_s();
     finish_sums(s, me, &reduced);
@@ -451,7 +456,7 @@ static void plan_sums(tt_strategy *s)
 }
 
 tt_err tt_strategy_step(tt_strategy *s, int64_t step, const tt_batch *mine, int n, double data_s,
-                        tt_step_stats *out)
+                        int order, tt_step_stats *out)
 {
     double begun = tt_clock_s(), ended;
 
@@ -460,6 +465,7 @@ tt_err tt_strategy_step(tt_strategy *s, int64_t step, const tt_batch *mine, int 
     s->base = s->turn * ((uint32_t)s->bucket_count + 1);
     s->mine = mine;
     s->n = n;
+    s->row.order = order;
     s->stats = (tt_step_stats){0};
     if (s->planned != n) plan_sums(s);
     exchange_begin(s);
@@ -471,12 +477,12 @@ tt_err tt_strategy_step(tt_strategy *s, int64_t step, const tt_batch *mine, int 
     s->stats.applied = s->apply;
     s->stats.wait_s = s->heard > s->passed ? s->heard - s->passed : 0;
     s->stats.optim_s = ended - (s->heard > s->passed ? s->heard : s->passed);
-    s->last = (tt_rank_times){.data = data_s,
-                              .forward = s->stats.forward_s,
-                              .backward = s->stats.backward_s,
-                              .wait = s->stats.wait_s,
-                              .optim = s->stats.optim_s,
-                              .step = data_s + ended - begun};
+    s->row.times = (tt_rank_times){.data = data_s,
+                                   .forward = s->stats.forward_s,
+                                   .backward = s->stats.backward_s,
+                                   .wait = s->stats.wait_s,
+                                   .optim = s->stats.optim_s,
+                                   .step = data_s + ended - begun};
     *out = s->stats;
     return TT_OK;
 }

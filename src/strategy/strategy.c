@@ -116,7 +116,7 @@ static layout lay_out(const tt_strategy *s, int threads)
     l.ranks = reserve(&at, sizeof(rank_flags));
     l.seats = reserve(&at, (size_t)threads * sizeof(seat_flags));
     l.results = reserve(&at, (size_t)s->units * sizeof(tt_result));
-    l.times = reserve(&at, (size_t)s->world->size * sizeof(tt_rank_times));
+    l.rows = reserve(&at, (size_t)s->world->size * sizeof(row));
     /* one more than there are threads: the leader's totals */
     l.sums = reserve(&at, (size_t)(2 * (threads + 1)) * (size_t)s->sums_most * sizeof(double));
     for (int half = 0; half < 2; half++) {

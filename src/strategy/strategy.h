@@ -106,12 +106,13 @@ typedef struct tt_step_stats {
     double forward_s, backward_s; /* of this rank's first thread                       */
     double wait_s;                /* until all others were done with theirs            */
     double optim_s;               /* the rest: update, and new weights from others     */
-    int64_t bytes_sent;           /* to other nodes */
+    int64_t bytes_sent;           /* to other nodes                                    */
+    int order;                    /* what rank 0 gave: all hear of it in the same step */
 } tt_step_stats;
 /* One step; `mine` is this rank's part of its n samples. `data_s`: how long it was waited for.
- * TT_EPEER: a rank was missing. */
+ * `order`: rank 0's is brought to all. TT_EPEER: a rank was missing. */
 tt_err tt_strategy_step(tt_strategy *s, int64_t step, const tt_batch *mine, int n, double data_s,
-                        tt_step_stats *out);
+                        int order, tt_step_stats *out);
 /* Of each rank, of the step before the last. */
 const tt_rank_times *tt_strategy_times(const tt_strategy *s);
 void tt_strategy_close(tt_strategy *s); /* accepts NULL */

@@ -110,28 +110,44 @@ void trainer_poll_saver(tt_trainer *t)
     p->save_trouble = *t->trouble ? t->trouble : NULL;
 }
 
-/* A disk that fails does not stop training: the older checkpoint stays, and the trouble is shown
- * when it is known. */
+/* What others hold of the optimiser's state, once a step. */
+static tt_err collect(tt_trainer *t)
+{
+    tt_err err;
+
+    if (t->collected == t->step) return TT_OK;
+    if ((err = tt_strategy_collect(t->strategy)))
+        return tt_context(err, "state for the checkpoint");
+    t->collected = t->step;
+    return TT_OK;
+}
+
+/* Made by rank 0, of what all have. A disk that fails does not stop training: the older checkpoint
+ * stays, and the trouble is shown when it is known. */
 tt_err trainer_save(tt_trainer *t)
 {
     double score =
         t->progress.validated || !is_val(&t->save.best) ? metric_of(t, &t->save.best) : NAN;
+    tt_err err;
 
-    tt_saver_wait(t->saver); /* the save before: its news would be lost with this one's */
-    trainer_poll_saver(t);
+    if ((err = collect(t))) return err;
     if (!isnan(score) && (isnan(t->best) || t->save.best.sign * (score - t->best) > 0))
         t->best = score;
     t->progress.best = t->best;
     t->last_save = tt_clock_s();
+    if (!t->saver) return TT_OK; /* not rank 0 */
+    tt_saver_wait(t->saver);     /* the save before: its news would be lost with this one's */
+    trainer_poll_saver(t);
     follow_state(t);
     return tt_saver_save(t->saver, t->step, make_meta(t, score), score);
 }
 
 tt_err tt_train_save(tt_trainer *t)
 {
-    tt_err err;
+    tt_err err = TT_OK;
 
-    if (!t->dir) return tt_fail(TT_EINVAL, "this training has no run folder to save in");
+    if (t->no_files) return tt_fail(TT_EINVAL, "this training has no run folder to save in");
+    if ((err = collect(t)) || t->world->rank) return err;
     if (!t->saver && (err = trainer_saver_open(t))) return err;
     tt_saver_wait(t->saver); /* an earlier save's trouble was shown when it happened */
     if (tt_saver_last(t->saver) != t->step && (err = trainer_save(t))) return err;

@@ -64,12 +64,16 @@ typedef struct tt_progress {
     int saved;                 /* checkpoints that came to disk since the step before ...     */
     int64_t saved_step[2];     /* ... and of which steps they are                        */
     const char *save_trouble;  /* NULL, or why the last checkpoint could not be written      */
+    bool stopped;              /* tt_train_ask_stop was heard: all ranks end with this step   */
     const char *end;           /* set when there is nothing left to do: "done", "early stop"  */
 } tt_progress;
 
 /* One step. TT_EDIVERGED: loss or gradient is not finite; the step was not applied. With the last
  * one it waits until its checkpoint is on disk. */
 tt_err tt_train_step(tt_trainer *t, tt_progress *out);
+/* Asks all ranks to stop after the same step; only rank 0's word counts. The caller saves. */
+void tt_train_ask_stop(tt_trainer *t);
+/* These two are called by all ranks. */
 tt_err tt_train_save(tt_trainer *t); /* now, unvalidated, and waits until it is on disk */
 tt_err tt_train_validate(tt_trainer *t, tt_metrics *out);
 

@@ -8,10 +8,25 @@
 
 /* ---- The step ---- */
 
-static bool due(const cadence *c, int64_t step, double since)
+/* What the clock or a user decides is decided by rank 0, before a step, and done by all after it.
+ */
+enum { ORDER_STOP = 1, ORDER_VALIDATE = 2, ORDER_SAVE = 4 };
+
+static bool time_is_up(const cadence *c, double since)
 {
-    if (c->steps) return step % c->steps == 0;
-    return c->seconds > 0 && since >= c->seconds;
+    return !c->steps && c->seconds > 0 && tt_clock_s() - since >= c->seconds;
+}
+
+static int give_order(const tt_trainer *t)
+{
+    return (t->asked ? ORDER_STOP : 0) |
+           (time_is_up(&t->conf.validate, t->last_validate) ? ORDER_VALIDATE : 0) |
+           (time_is_up(&t->save.every, t->last_save) ? ORDER_SAVE : 0);
+}
+
+static bool due(const cadence *c, int64_t step, bool ordered)
+{
+    return c->steps ? step % c->steps == 0 : ordered;
 }
 
 static void fill_progress(tt_trainer *t)
@@ -88,13 +103,14 @@ static tt_err after_step(tt_trainer *t)
     tt_err err;
 
     if (last) p->end = "done";
-    if (due(&t->conf.validate, t->step, now - t->last_validate) ||
+    p->stopped = t->stats.order & ORDER_STOP;
+    if (due(&t->conf.validate, t->step, t->stats.order & ORDER_VALIDATE) ||
         (last && !is_never(&t->conf.validate))) {
         if (has_val && (err = validate(t))) return err;
         t->last_validate = now;
         judge_early_stop(t);
     }
-    if (t->saver && (p->end || due(&t->save.every, t->step, now - t->last_save))) {
+    if (t->saves && (p->end || due(&t->save.every, t->step, t->stats.order & ORDER_SAVE))) {
         if (is_val(&t->save.best) && !p->validated && (err = validate(t))) return err;
         if ((err = trainer_save(t))) return err;
     }
@@ -134,10 +150,10 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 
     if (t->step >= t->steps || t->early_end) return nothing_left(t, out);
     t->begun = tt_clock_s();
-    if ((err = tt_feed_take(t->feed, &batch))) return err;
+    if ((err = tt_feed_take(t->feed, &batch))) return err; /* of this rank's data alone */
     t->got_data = tt_clock_s();
     if ((err = tt_strategy_step(t->strategy, t->step, batch, tt_order_size(&t->order, t->step),
-                                t->got_data - t->begun, &t->stats)))
+                                t->got_data - t->begun, give_order(t), &t->stats)))
         return err;
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
@@ -157,6 +173,11 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     err = after_step(t);
     *out = t->progress;
     return err;
+}
+
+void tt_train_ask_stop(tt_trainer *t)
+{
+    t->asked = true;
 }
 
 tt_err tt_train_validate(tt_trainer *t, tt_metrics *out)
@@ -306,13 +327,6 @@ static tt_err open_run(tt_trainer *t, const tt_train_opts *o)
     return is_never(&t->save.every) ? TT_OK : trainer_saver_open(t);
 }
 
-/* Opening goes in phases. Within one a rank works by itself; at its end all hear whether anybody
- * failed, so that none waits for one that will not come. */
-static tt_err all_agree(tt_trainer *t, tt_err mine)
-{
-    return t->world->size > 1 ? tt_group_agree(tt_world_all(t->world), mine) : mine;
-}
-
 /* As many as a usual number of workers can share, and no fewer samples than kernels take at once.
  */
 static int usual_grains(int64_t batch, int lanes)
@@ -332,9 +346,7 @@ static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels *
         (err = read_checkpoint(t->job.checkpoint, &t->save)))
         return err;
     t->plan.accumulate = t->conf.accumulate;
-    if ((err = find_kernels(t->job.train, &t->conf, k))) return err;
-    if (t->plan.exact && !t->plan.grains) t->plan.grains = usual_grains(t->conf.batch, (*k)->lanes);
-    return TT_OK;
+    return find_kernels(t->job.train, &t->conf, k);
 }
 
 static tt_err open_parts(tt_trainer *t, const tt_train_opts *o, const tt_kernels *k)
@@ -390,15 +402,18 @@ static tt_err open_feed(tt_trainer *t)
                         &t->feed);
 }
 
+/* Opening goes in phases. Within one a rank works by itself; at its end all hear whether anybody
+ * failed, so that none waits for one that will not come. */
 static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
 {
     const tt_kernels *k = NULL;
     tt_err err;
 
-    if ((err = all_agree(t, read_job(t, o, &k)))) return err;
+    if ((err = all_agree(t, read_job(t, o, &k))) || (err = agree_kernels(t, &k))) return err;
+    if (t->plan.exact && !t->plan.grains) t->plan.grains = usual_grains(t->conf.batch, k->lanes);
     t->threads = threads_of(&t->conf, o, t->world);
     if ((err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, &t->strategy)) ||
-        (err = all_agree(t, open_parts(t, o, k))) ||
+        (err = all_agree(t, open_parts(t, o, k))) || (err = agree_inputs(t, o->job)) ||
         (err = all_agree(
              t, tt_strategy_start(t->strategy, t->model, t->optim, (uint64_t)t->conf.seed))))
         return err;
@@ -409,9 +424,13 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
         if (!err && o->init && !o->resume) err = take_init(t, o->init, o->partial);
         if (!err && !o->no_files) err = open_run(t, o);
     }
-    if ((err = all_agree(t, err)) || (err = spread_start(t)) || (err = all_agree(t, open_feed(t))))
+    if ((err = all_agree(t, err)) || (err = agree_folder(t)) || (err = spread_start(t)) ||
+        (err = all_agree(t, open_feed(t))))
         return err;
     t->first_step = t->step;
+    t->no_files = o->no_files;
+    t->saves = !o->no_files && !is_never(&t->save.every);
+    t->collected = -1;
     return t->dir ? tt_run_dir_begin(t->dir) : TT_OK; /* last: nothing can fail any more */
 }
 

@@ -105,6 +105,9 @@ struct tt_trainer {
     double rate_samples, rate_s;
     int warm; /* steps that still do not count for the rate */
     double started, last_save, last_validate;
+    bool saves, no_files; /* checkpoints are to be made; there is no run folder */
+    int64_t collected;    /* the step whose state rank 0 has last got from all */
+    bool asked;           /* to stop */
     int64_t early_bad;
     bool early_end; /* it did not get better for long enough */
     double early_best, best;
@@ -123,6 +126,12 @@ struct tt_trainer {
     int entry_count;
     char trouble[512];
 };
+
+/* agree.c: what all ranks must have in common */
+tt_err all_agree(const tt_trainer *t, tt_err mine); /* the first error of any rank, on all */
+tt_err agree_kernels(tt_trainer *t, const tt_kernels **k);
+tt_err agree_inputs(tt_trainer *t, tt_tree *job);
+tt_err agree_folder(tt_trainer *t);
 
 /* save.c */
 tt_entry entry_of(const tt_param *p, const char *name,

@@ -1,0 +1,144 @@
+/* agree: what all ranks must have in common before the first step: the job, the data, the kernels
+ * where bits count, and where rank 0 writes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "trainer.h"
+
+tt_err all_agree(const tt_trainer *t, tt_err mine)
+{
+    return t->world->size > 1 ? tt_group_agree(tt_world_all(t->world), mine) : mine;
+}
+
+/* ---- Kernels ---- */
+
+enum { TABLES = 8 };
+
+/* With exact: the best that every rank runs, unless the job names one. Else each its own best. */
+tt_err agree_kernels(tt_trainer *t, const tt_kernels **k)
+{
+    const tt_group *all = tt_world_all(t->world);
+    char mine[TABLES][16] = {{0}}, (*theirs)[TABLES][16];
+    const tt_kernels *const *here;
+    int count = tt_kernels_all(&here);
+    tt_err err;
+
+    if (!t->plan.exact || strcmp(t->conf.kernels, "auto") || t->world->size == 1) return TT_OK;
+    if (!(theirs = calloc((size_t)all->size, sizeof *theirs))) tt_mem_out(sizeof *theirs);
+    for (int i = 0; i < count && i < TABLES; i++)
+        if (here[i]->lanes <= (*k)->lanes || here[i] == *k) /* TUTTI_KERNELS may forbid the best */
+            snprintf(mine[i], sizeof mine[i], "%s", here[i]->name);
+    if ((err = tt_group_gather(all, mine, sizeof mine, theirs))) goto out;
+    for (int i = 0; i < TABLES; i++) { /* by rank 0's order, which is the same everywhere */
+        bool everywhere = *theirs[0][i] != 0;
+        for (int r = 1; r < all->size && everywhere; r++) {
+            int at = 0;
+            while (at < TABLES && strcmp(theirs[r][at], theirs[0][i])) at++;
+            everywhere = at < TABLES;
+        }
+        if (!everywhere) continue;
+        err = tt_kernels_find(theirs[0][i], k);
+        goto out;
+    }
+    err = tt_fail(TT_EENV, "parallel.exact: there are no kernels that all hosts run");
+out:
+    free(theirs);
+    return err;
+}
+
+/* ---- Job and data ---- */
+
+/* The first line in which two texts differ, of each; its number. */
+static int first_difference(const char *a, const char *b, char x[120], char y[120])
+{
+    int line = 1;
+
+    while (*a && *b) {
+        size_t m = strcspn(a, "\n"), n = strcspn(b, "\n");
+        if (m != n || memcmp(a, b, m)) break;
+        a += m + (a[m] == '\n');
+        b += n + (b[n] == '\n');
+        line++;
+    }
+    a += strspn(a, " ");
+    b += strspn(b, " ");
+    snprintf(x, 120, "%.*s", (int)strcspn(a, "\n"), a);
+    snprintf(y, 120, "%.*s", (int)strcspn(b, "\n"), b);
+    return line;
+}
+
+static tt_err same_job(tt_trainer *t, tt_tree *job)
+{
+    const tt_group *all = tt_world_all(t->world);
+    tt_str mine = {0};
+    char *first, x[120], y[120];
+    tt_err err;
+
+    tt_tree_print(tt_tree_root(job), true, &mine);
+    uint64_t size = mine.size;
+    if ((err = tt_group_bcast(all, 0, &size, sizeof size))) goto out;
+    if (!(first = calloc(1, size + 1))) tt_mem_out(size);
+    if (!t->world->rank) memcpy(first, mine.data, size);
+    if (!(err = tt_group_bcast(all, 0, first, size)) && strcmp(first, mine.data)) {
+        int line = first_difference(mine.data, first, x, y);
+        err = tt_fail(TT_EINVAL,
+                      "its job is not that of rank 0: line %d of the resolved job is '%s', there "
+                      "'%s'",
+                      line, x, y);
+    }
+    free(first);
+    err = tt_group_agree(all, err);
+out:
+    tt_str_free(&mine);
+    return err;
+}
+
+static tt_err same_data(tt_trainer *t)
+{
+    const tt_group *all = tt_world_all(t->world);
+    char mine[65], (*theirs)[65] = calloc((size_t)all->size, sizeof *theirs);
+    tt_err err;
+
+    if (!theirs) tt_mem_out(sizeof *theirs);
+    snprintf(mine, sizeof mine, "%s", tt_data_sha(t->data));
+    if ((err = tt_group_gather(all, mine, sizeof mine, theirs))) goto out;
+    for (int r = 1; r < all->size && !err; r++)
+        if (strcmp(theirs[r], theirs[0]))
+            err = tt_fail(TT_EDATA,
+                          "the data of rank %d (%s) is not that of rank 0 (%s): content %.12s and "
+                          "%.12s; `data.shards: local` is for hosts with rows of their own",
+                          r, t->world->peer[r].name, t->world->peer[0].name, theirs[r], theirs[0]);
+out:
+    free(theirs);
+    return err;
+}
+
+tt_err agree_inputs(tt_trainer *t, tt_tree *job)
+{
+    tt_err err;
+
+    if (t->world->size == 1) return TT_OK;
+    if ((err = same_job(t, job))) return err;
+    return same_data(t);
+}
+
+/* ---- The run folder ---- */
+
+/* Where rank 0 writes, each other rank has a log of its own, if it sees the folder. */
+tt_err agree_folder(tt_trainer *t)
+{
+    char path[4096] = "", log[4200];
+    tt_err err;
+
+    if (t->world->size == 1 || t->world->threads) return TT_OK;
+    if (t->dir) snprintf(path, sizeof path, "%s", t->dir->path);
+    if ((err = tt_group_bcast(tt_world_all(t->world), 0, path, sizeof path))) return err;
+    tt_log_rank(t->world->rank);
+    if (!t->world->rank || !*path || !tt_file_exists(path)) return TT_OK;
+    snprintf(log, sizeof log, "%s/rank-%05d.log", path, t->world->rank);
+    t->logging = !tt_log_open(log);
+    tt_info("rank %d of %d on %s, %d threads", t->world->rank, t->world->size,
+            t->world->peer[t->world->rank].name, t->threads);
+    return TT_OK;
+}
