@@ -178,6 +178,81 @@ TT_TEST(world, more_workers_than_grains_are_no_harm)
     EXPECT_STR(a.sha, b.sha);
 }
 
+/* ---- checkpoints ---- */
+
+static void stop_and_go(const char *folder, int ranks, const char *first, int then_ranks,
+                        const int *hosts, const char *then, const char *sha)
+{
+    together a = {.text = job_text,
+                  .changes = first,
+                  .threads = 1,
+                  .opts = {.run = folder},
+                  .until = 10},
+             b = {.text = job_text,
+                  .changes = then,
+                  .threads = 2,
+                  .opts = {.run = folder, .resume = true}};
+
+    EXPECT_OK(tt_sim_run(ranks, NULL, 30, train_rank, &a));
+    EXPECT_OK(tt_sim_run(then_ranks, hosts, 30, train_rank, &b));
+    EXPECT_STR(sha, b.sha);
+}
+
+TT_TEST(world, a_checkpoint_has_no_world_size)
+{
+    const char *plain = "parallel.exact=true; parallel.grains=8",
+               *shard = "parallel.exact=true; parallel.grains=8; parallel.aggregate=shard",
+               *chief = "parallel.exact=true; parallel.grains=8; parallel.aggregate=chief";
+    together one = run(1, NULL, 1, plain);
+
+    stop_and_go("r1", 1, plain, 3, NULL, shard, one.sha);
+    stop_and_go("r2", 3, shard, 2, two_hosts, plain, one.sha);
+    stop_and_go("r3", 4, shard, 5, two_hosts, shard, one.sha);
+    stop_and_go("r4", 2, chief, 3, apart, shard, one.sha);
+    stop_and_go("r5", 5, plain, 1, NULL, chief, one.sha);
+}
+
+static tt_err stop_by_order(tt_world *w, void *arg)
+{
+    together *x = arg;
+    tt_train_opts o = x->opts;
+    tt_trainer *t = NULL;
+    tt_progress p = {0};
+    tt_err err;
+
+    TRY(tt_tree_parse("job", x->text, strlen(x->text), &o.job));
+    if ((err = change(o.job, x->changes))) goto out;
+    o.world = w;
+    o.threads = 1;
+    if ((err = tt_train_open(&o, &t))) goto out;
+    while (!p.end && !p.stopped) {
+        /* rank 1 asks in vain; rank 0 does at step 4 */
+        if (w->rank == 1 || (w->rank == 0 && p.step == 3)) tt_train_ask_stop(t);
+        if ((err = tt_train_step(t, &p))) goto out;
+    }
+    if (p.step != 4) err = tt_fail(TT_EINVAL, "rank %d stopped at %d", w->rank, (int)p.step);
+    if (!err) err = tt_train_save(t);
+    if (!err) err = tt_train_compare(t);
+out:
+    tt_train_close(t);
+    tt_tree_close(o.job);
+    return err;
+}
+
+TT_TEST(world, all_stop_after_the_same_step_and_nothing_is_lost)
+{
+    const char *shard = "parallel.exact=true; parallel.grains=4; parallel.aggregate=shard";
+    together x = {.text = job_text, .changes = shard, .opts = {.run = "r"}},
+             y = {.text = job_text,
+                  .changes = shard,
+                  .threads = 1,
+                  .opts = {.run = "r", .resume = true}};
+
+    EXPECT_OK(tt_sim_run(3, NULL, 30, stop_by_order, &x));
+    EXPECT_OK(tt_sim_run(2, NULL, 30, train_rank, &y));
+    EXPECT_STR(run(1, NULL, 1, shard).sha, y.sha);
+}
+
 /* ---- what can go wrong ---- */
 
 static tt_err leave_early(tt_world *w, void *arg)
@@ -202,4 +277,44 @@ TT_TEST(world, a_worker_that_is_gone_is_named)
         EXPECT_OK(tt_sim_run(3, NULL, 0.5, leave_early, &x));
         EXPECT_OK(tt_sim_run(3, apart, 0.5, leave_early, &x));
     }
+}
+
+/* Each rank reads its own job: rank 2's is another. */
+static tt_err odd_one_out(tt_world *w, void *arg)
+{
+    together own = *(together *)arg;
+    if (w->rank == 2) own.changes = "train.seed=7";
+    return train_rank(w, &own);
+}
+
+TT_TEST(world, ranks_with_another_job_are_refused_with_both_values)
+{
+    together x = {.text = job_text, .changes = "", .threads = 1, .opts = {.no_files = true}};
+    EXPECT_ERR(TT_EINVAL, tt_sim_run(3, NULL, 10, odd_one_out, &x));
+    EXPECT_MESSAGE("rank 2 (sim0)");
+    EXPECT_MESSAGE("train.seed is 7, there 1");
+}
+
+static tt_err odd_data(tt_world *w, void *arg)
+{
+    static const float x[2][8] = {{1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4, 5, 6, 7, 9}};
+    static const int32_t label[8] = {0, 1, 0, 1, 0, 1, 0, 1};
+    together own = *(together *)arg;
+    tt_data_rows rows = {.x = x[w->rank == 1], .label = label, .n = 8};
+
+    own.opts.train_rows = &rows;
+    return train_rank(w, &own);
+}
+
+TT_TEST(world, ranks_with_other_data_are_refused_with_both_values)
+{
+    together x = {.text =
+                      "model: {input: [1], layers: [dense: {out: 2}], loss: "
+                      "softmax_cross_entropy}\ntrain: {steps: 2, batch: 4, optimizer: {sgd: {lr: "
+                      "0.1}}}\n",
+                  .changes = "",
+                  .threads = 1,
+                  .opts = {.no_files = true}};
+    EXPECT_ERR(TT_EDATA, tt_sim_run(2, NULL, 10, odd_data, &x));
+    EXPECT_MESSAGE("the data of rank 1 (sim0) is not that of rank 0");
 }

@@ -468,3 +468,46 @@ tt_node *tt_tree_get(const tt_tree *t, const char *path)
     }
     return NULL;
 }
+
+/* ---- Comparing ---- */
+
+static bool same_text(const char *a, const char *b)
+{
+    double x, y;
+    return !strcmp(a, b) || (tt_parse_number(a, &x) && tt_parse_number(b, &y) && x == y);
+}
+
+bool tt_node_differ(const tt_node *a, const tt_node *b, tt_str *path, const tt_node **x,
+                    const tt_node **y)
+{
+    const tt_node *item;
+
+    *x = a;
+    *y = b;
+    if (!a || !b || a->kind != b->kind) return a != b;
+    if (a->kind == TT_SCALAR) return !same_text(a->text, b->text);
+    for (int i = 0; i < a->count; i++) {
+        size_t size = path->size;
+        if (a->kind == TT_MAP) {
+            tt_str_add(path, "%s%s", size ? "." : "", a->key[i]->text);
+            item = tt_node_get(b, a->key[i]->text);
+        } else {
+            tt_str_add(path, "%s%d", size ? "." : "", i);
+            item = i < b->count ? b->item[i] : NULL;
+        }
+        if (tt_node_differ(a->item[i], item, path, x, y)) return true;
+        path->data[path->size = size] = 0;
+    }
+    if (a->count == b->count) return false;
+    for (int i = 0; i < b->count; i++) {
+        if (a->kind == TT_MAP ? tt_node_get(a, b->key[i]->text) != NULL : i < a->count) continue;
+        if (a->kind == TT_MAP)
+            tt_str_add(path, "%s%s", path->size ? "." : "", b->key[i]->text);
+        else
+            tt_str_add(path, "%s%d", path->size ? "." : "", i);
+        *x = NULL;
+        *y = b->item[i];
+        break;
+    }
+    return true;
+}

@@ -62,6 +62,10 @@ void tt_node_add(tt_node *parent, const char *key, tt_node *child); /* key NULL 
 tt_node *tt_node_copy(tt_tree *t, const tt_node *n);
 
 tt_node *tt_node_get(const tt_node *map, const char *key); /* NULL if absent, or not a map */
+/* Do two values differ? Then `path` is led on to where they first do, and *x and *y are what is there
+ * (NULL: nothing). The order of keys plays no part, nor how a number is written. */
+bool tt_node_differ(const tt_node *a, const tt_node *b, tt_str *path, const tt_node **x,
+                    const tt_node **y);
 bool tt_node_is_null(const tt_node *n);                    /* `key:`, `key: ~`, `key: null` */
 
 /* "job.yaml:12:9: <message>", the line and a caret; returns TT_EINVAL. */

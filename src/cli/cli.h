@@ -92,13 +92,43 @@ typedef struct cli_screen {
 cli_screen cli_screen_of(int fd);
 int cli_screen_width(int fd);
 
-/* ---- display.c: a training as it goes on ---- */
-typedef struct cli_display cli_display;
+/* ---- told.c: what a training tells of itself; display.c shows it as it goes on ---- */
+enum { CLI_RANKS = 256 }; /* rows that are passed on */
 typedef enum cli_display_mode { CLI_SHOW, CLI_JSON, CLI_QUIET } cli_display_mode;
-cli_display *cli_display_open(cli_display_mode mode, const tt_trainer *t);
-void cli_display_step(cli_display *d, const tt_progress *p); /* allocates nothing */
-void cli_display_note(cli_display *d, const char *text);     /* "saving ..." */
-void cli_display_leave(cli_display *d);                      /* the terminal is as it was before */
-void cli_display_close(cli_display *d);                      /* accepts NULL */
+json_t *cli_told_start(const tt_trainer *t, tt_tree *job);
+json_t *cli_told_end(tt_trainer *t, const char *status, const char *end, int code,
+                     const char *trouble);
+void cli_start_show(cli_display_mode mode, const json_t *start);
+void cli_end_show(cli_display_mode mode, const json_t *start, const json_t *end);
+
+/* To and from the supervisor: a line on standard output. */
+void cli_object_send(json_t *o); /* takes the reference */
+void cli_step_send(const tt_progress *p, const tt_rank_times *times, int ranks);
+/* `times` has room for CLI_RANKS; texts in *p are the object's. */
+void cli_step_take(const json_t *o, tt_progress *p, tt_rank_times *times, int *ranks);
+
+typedef struct cli_display cli_display;
+cli_display *cli_display_open(cli_display_mode mode, const json_t *start);
+/* Allocates nothing. */
+void cli_display_step(cli_display *d, const tt_progress *p, const tt_rank_times *times, int ranks);
+void cli_display_note(cli_display *d, const char *text); /* "saving ..." */
+void cli_display_leave(cli_display *d);                  /* the terminal is as it was before */
+void cli_display_close(cli_display *d);                  /* accepts NULL */
+
+/* ---- resume.c ---- */
+typedef struct cli_run_opts {
+    const char *run, *runs, *resume;
+    bool quiet;
+} cli_run_opts;
+tt_err cli_run_choose(const cli_run_opts *o, const cli_job *j, char run[CLI_PATH], bool *resume);
+
+/* ---- supervise.c: a world of workers, started and watched ---- */
+typedef struct cli_world_opts {
+    int ranks;               /* 0: as many as the hosts take                       */
+    const char *list, *file; /* -H, --hostfile; NULL: none                         */
+    cli_display_mode mode;
+    const char *const *worker; /* its command, ended by NULL                         */
+} cli_world_opts;
+int cli_supervise(const cli_world_opts *o); /* the exit code */
 
 #endif

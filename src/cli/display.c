@@ -24,13 +24,16 @@
 #define GREEN  "32"
 #define PLAIN  ""
 
-enum { SPARK = 32, BAR = 30, SHARES = 4, OUT = 16384, LABEL = 7 };
+enum { SPARK = 32, BAR = 30, SHARES = 5, OUT = 32768, LABEL = 7, ROWS = 16 };
 
-static const char *const share_names[SHARES] = {"data", "forward", "backward", "optimiser"};
+static const char *const share_names[SHARES] = {"data", "forward", "backward", "wait", "optimiser"};
 
 struct cli_display {
     cli_display_mode mode;
-    const tt_trainer *trainer;
+    char name[128], goal[64];
+    int rank_count;
+    char (*host)[64];     /* of each rank */
+    tt_rank_times *ranks; /* smoothed     */
     cli_screen screen;
     bool dead; /* nobody reads any more; training goes on */
     char out[OUT];
@@ -39,7 +42,7 @@ struct cli_display {
     int lines;        /* of the panel that stands on the screen */
     double drawn, printed;
 
-    double step_s, share_s[SHARES]; /* smoothed */
+    double step_s, share_s[SHARES], scaling; /* smoothed */
     /* The whole history of the loss: when it is full, neighbours are merged and each column stands
      * for twice as many steps. */
     double spark[SPARK], spark_sum;
@@ -140,14 +143,32 @@ static void gather_spark(cli_display *d, double loss)
     d->spark_steps = 0;
 }
 
+static void smooth(double *to, double v, double weight)
+{
+    if (isfinite(v)) *to += weight * (v - *to);
+}
+
+static void gather_ranks(cli_display *d, const tt_rank_times *times, int count, double weight)
+{
+    for (int r = 0; r < count && r < d->rank_count; r++) {
+        tt_rank_times *to = &d->ranks[r];
+        smooth(&to->data, times[r].data, weight);
+        smooth(&to->forward, times[r].forward, weight);
+        smooth(&to->backward, times[r].backward, weight);
+        smooth(&to->wait, times[r].wait, weight);
+        smooth(&to->optim, times[r].optim, weight);
+        smooth(&to->step, times[r].step, weight);
+    }
+}
+
 static void gather(cli_display *d, const tt_progress *p)
 {
-    const double s[SHARES] = {p->data_s, p->forward_s, p->backward_s, p->optim_s};
+    const double s[SHARES] = {p->data_s, p->forward_s, p->backward_s, p->wait_s, p->optim_s};
     double weight = d->any ? SMOOTH : 1;
 
-    for (int i = 0; i < SHARES; i++)
-        if (isfinite(s[i])) d->share_s[i] += weight * (s[i] - d->share_s[i]);
-    if (isfinite(p->step_s)) d->step_s += weight * (p->step_s - d->step_s);
+    for (int i = 0; i < SHARES; i++) smooth(&d->share_s[i], s[i], weight);
+    smooth(&d->step_s, p->step_s, weight);
+    smooth(&d->scaling, p->scaling, weight);
     if (isfinite(p->loss)) gather_spark(d, p->loss);
     if (p->saved) {
         d->saved_step = p->saved_step[p->saved - 1];
@@ -215,7 +236,7 @@ static void put_bar(cli_display *d, double done)
 
 static void put_goal(cli_display *d, const char *style)
 {
-    const char *goal = tt_train_best(d->trainer);
+    const char *goal = d->goal;
 
     if (!*goal || isnan(d->p.best)) return;
     if (strstr(goal, "accuracy") || strstr(goal, "top5"))
@@ -230,7 +251,7 @@ static void panel_progress(cli_display *d)
     double done = p->steps > 0 ? fmin(1, (double)p->step / (double)p->steps) : 0;
     char a[32], b[32];
 
-    put(d, BOLD, "%s", tt_train_name(d->trainer));
+    put(d, BOLD, "%s", d->name);
     put(d, PLAIN, "  step %s of %s  epoch %.2f of %.6g", tt_show_count(p->step, a, sizeof a),
         tt_show_count(p->steps, b, sizeof b), p->epoch, p->epochs);
     end_line(d, true);
@@ -271,12 +292,46 @@ static void panel_speed(cli_display *d)
         put(d, PLAIN, "%s samples/s  ",
             tt_show_count(llround(p->samples_per_s), rate, sizeof rate));
     put(d, PLAIN, "lr %.4g", p->lr);
+    if (d->rank_count > 1) put(d, DIM, "  %.2fx of one worker", d->scaling);
+    if (p->bytes_sent > 0 && d->step_s > 0)
+        put(d, DIM, "  %s/s sent",
+            tt_show_bytes((double)p->bytes_sent / d->step_s, rate, sizeof rate));
     end_line(d, true);
     put_label(d, "time");
     for (int i = 0; i < SHARES; i++)
-        put(d, PLAIN, "%s%s %.0f %%", i ? "  " : "", share_names[i],
-            percent_of(d->share_s[i], d->step_s));
+        if (d->rank_count > 1 || i != 3)
+            put(d, PLAIN, "%s%s %.0f %%", i ? "  " : "", share_names[i],
+                percent_of(d->share_s[i], d->step_s));
     end_line(d, true);
+}
+
+/* A row for each worker. Who waits least is whom the others wait for. */
+static void panel_ranks(cli_display *d)
+{
+    int slowest = 0;
+    double least = INFINITY, most = 0;
+
+    if (d->rank_count < 2) return;
+    for (int r = 0; r < d->rank_count; r++) {
+        if (d->ranks[r].wait < least) least = d->ranks[r].wait, slowest = r;
+        most = fmax(most, d->ranks[r].wait);
+    }
+    bool lags = most - least > 0.1 * d->step_s;
+    for (int r = 0; r < d->rank_count && r < ROWS; r++) {
+        const tt_rank_times *t = &d->ranks[r];
+        put_label(d, r ? "" : "workers");
+        put(d, lags && r == slowest ? RED : PLAIN,
+            "%4d %-16.16s compute %6.1f ms  wait %6.1f ms  data %5.1f ms%s", r, d->host[r],
+            1e3 * (t->forward + t->backward + t->optim), 1e3 * t->wait, 1e3 * t->data,
+            lags && r == slowest ? "  slowest" : "");
+        end_line(d, true);
+    }
+    if (d->rank_count > ROWS) {
+        put_label(d, "");
+        put(d, DIM, "and %d more; the slowest is %d on %s", d->rank_count - ROWS, slowest,
+            d->host[slowest]);
+        end_line(d, true);
+    }
 }
 
 static void panel_state(cli_display *d, double now)
@@ -305,6 +360,7 @@ static void draw(cli_display *d, double now)
     panel_progress(d);
     panel_numbers(d);
     panel_speed(d);
+    panel_ranks(d);
     panel_state(d, now);
     add_raw(d, "\033[J", 3);
     flush(d);
@@ -411,6 +467,20 @@ static void json_step(cli_display *d)
         json_number(d, name, d->share_s[i]);
     }
     json_number(d, "eta_s", p->eta_s);
+    if (d->rank_count > 1) {
+        json_number(d, "scaling", d->scaling);
+        json_number(d, "bytes_sent", (double)p->bytes_sent);
+        for (int r = 0; r < d->rank_count && r < CLI_RANKS; r++) {
+            char text[160];
+            int n = snprintf(text, sizeof text,
+                             "%s{\"rank\":%d,\"compute_s\":%.6g,\"wait_s\":%.6g,\"data_s\":%.6g}",
+                             r ? "," : ",\"ranks\":[", r,
+                             d->ranks[r].forward + d->ranks[r].backward + d->ranks[r].optim,
+                             d->ranks[r].wait, d->ranks[r].data);
+            add_raw(d, text, (size_t)n);
+        }
+        add_raw(d, "]", 1);
+    }
     json_end(d);
 }
 
@@ -453,11 +523,12 @@ static void tell_trouble(cli_display *d)
     }
 }
 
-void cli_display_step(cli_display *d, const tt_progress *p)
+void cli_display_step(cli_display *d, const tt_progress *p, const tt_rank_times *times, int ranks)
 {
     double now = tt_clock_s();
     bool event = p->validated || p->epoch_end, due = now - d->printed >= LINE_S;
 
+    gather_ranks(d, times, ranks, d->any ? SMOOTH : 1);
     gather(d, p);
     tell_trouble(d);
     if (d->mode == CLI_QUIET || d->dead) return;
@@ -491,13 +562,26 @@ void cli_display_leave(cli_display *d)
     if (d->screen.live) tt_log_quiet(false);
 }
 
-cli_display *cli_display_open(cli_display_mode mode, const tt_trainer *t)
+cli_display *cli_display_open(cli_display_mode mode, const json_t *start)
 {
     cli_display *d = calloc(1, sizeof *d);
+    const json_t *world = json_object_get(start, "world"),
+                 *hosts = json_object_get(world, "host_of");
+    const char *name = json_string_value(json_object_get(start, "name")),
+               *goal = json_string_value(json_object_get(start, "best"));
 
     if (!d) tt_mem_out(sizeof *d);
     d->mode = mode;
-    d->trainer = t;
+    snprintf(d->name, sizeof d->name, "%s", name ? name : "");
+    snprintf(d->goal, sizeof d->goal, "%s", goal ? goal : "");
+    d->rank_count = (int)json_integer_value(json_object_get(world, "ranks"));
+    d->ranks = calloc((size_t)d->rank_count + 1, sizeof *d->ranks);
+    d->host = calloc((size_t)d->rank_count + 1, sizeof *d->host);
+    if (!d->ranks || !d->host) tt_mem_out((size_t)d->rank_count * sizeof *d->ranks);
+    for (int r = 0; r < d->rank_count; r++) {
+        const char *host = json_string_value(json_array_get(hosts, (size_t)r));
+        snprintf(d->host[r], sizeof d->host[r], "%s", host ? host : "");
+    }
     if (mode == CLI_SHOW) d->screen = cli_screen_of(STDOUT_FILENO);
     d->saved_step = -1;
     d->spark_each = 1;
@@ -511,5 +595,7 @@ void cli_display_close(cli_display *d)
 {
     if (!d) return;
     cli_display_leave(d);
+    free(d->ranks);
+    free(d->host);
     free(d);
 }

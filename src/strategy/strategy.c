@@ -44,6 +44,12 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
     return TT_OK;
 }
 
+const char *tt_aggregate_name(tt_aggregate a)
+{
+    static const char *const names[] = {"allreduce", "chief", "shard", "average"};
+    return names[a];
+}
+
 /* ---- Opening ---- */
 
 tt_err tt_strategy_open(tt_world *w, const tt_plan *plan, int threads, int64_t batch,
@@ -63,6 +69,8 @@ tt_err tt_strategy_open(tt_world *w, const tt_plan *plan, int threads, int64_t b
         tt_strategy_close(s);
         return err;
     }
+    const struct node *n = &s->nodes[s->node];
+    w->spins = n->seats.b - n->seats.a <= tt_cpu_count() ? 2000 : 0;
     *out = s;
     return TT_OK;
 }
@@ -173,8 +181,6 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     for (int i = 0; i < s->piece_count; i++)
         if (owns(s, i)) s->own_pieces[s->own_count++] = i;
     s->planned = -1;
-    int seats = n->seats.b - n->seats.a;
-    s->world->spins = seats <= tt_cpu_count() ? 2000 : 0;
     tt_model_init(m, seed, w_at(s, s->local, 0));
     tt_model_bind(m, w_at(s, s->local, 0));
     return TT_OK;

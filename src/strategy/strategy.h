@@ -26,6 +26,7 @@
 #include "optim/optim.h"
 
 typedef enum tt_aggregate { TT_ALLREDUCE, TT_CHIEF, TT_SHARD, TT_AVERAGE } tt_aggregate;
+const char *tt_aggregate_name(tt_aggregate a);
 
 /* A plan is a plain value: print it, compare it, store it. */
 typedef struct tt_plan {

@@ -49,47 +49,43 @@ out:
 
 /* ---- Job and data ---- */
 
-/* The first line in which two texts differ, of each; its number. */
-static int first_difference(const char *a, const char *b, char x[120], char y[120])
+static const char *value_of(const tt_node *n)
 {
-    int line = 1;
+    return !n ? "absent" : n->kind == TT_SCALAR ? n->text : n->kind == TT_MAP ? "a map" : "a list";
+}
 
-    while (*a && *b) {
-        size_t m = strcspn(a, "\n"), n = strcspn(b, "\n");
-        if (m != n || memcmp(a, b, m)) break;
-        a += m + (a[m] == '\n');
-        b += n + (b[n] == '\n');
-        line++;
-    }
-    a += strspn(a, " ");
-    b += strspn(b, " ");
-    snprintf(x, 120, "%.*s", (int)strcspn(a, "\n"), a);
-    snprintf(y, 120, "%.*s", (int)strcspn(b, "\n"), b);
-    return line;
+/* `text` is rank 0's job. */
+static tt_err compare_jobs(tt_tree *job, const char *text, size_t size)
+{
+    tt_tree *first = NULL;
+    const tt_node *x, *y;
+    tt_str path = {0};
+    tt_err err = tt_tree_parse("the job of rank 0", text, size, &first);
+
+    if (!err && tt_node_differ(tt_tree_root(job), tt_tree_root(first), &path, &x, &y))
+        err = tt_fail(TT_EINVAL, "its job is not that of rank 0: %s is %s, there %s", path.data,
+                      value_of(x), value_of(y));
+    tt_str_free(&path);
+    tt_tree_close(first);
+    return err;
 }
 
 static tt_err same_job(tt_trainer *t, tt_tree *job)
 {
     const tt_group *all = tt_world_all(t->world);
     tt_str mine = {0};
-    char *first, x[120], y[120];
+    char *first = NULL;
     tt_err err;
 
-    tt_tree_print(tt_tree_root(job), true, &mine);
+    tt_tree_print(tt_tree_root(job), false, &mine);
     uint64_t size = mine.size;
     if ((err = tt_group_bcast(all, 0, &size, sizeof size))) goto out;
     if (!(first = calloc(1, size + 1))) tt_mem_out(size);
     if (!t->world->rank) memcpy(first, mine.data, size);
-    if (!(err = tt_group_bcast(all, 0, first, size)) && strcmp(first, mine.data)) {
-        int line = first_difference(mine.data, first, x, y);
-        err = tt_fail(TT_EINVAL,
-                      "its job is not that of rank 0: line %d of the resolved job is '%s', there "
-                      "'%s'",
-                      line, x, y);
-    }
-    free(first);
-    err = tt_group_agree(all, err);
+    if ((err = tt_group_bcast(all, 0, first, size))) goto out;
+    err = tt_group_agree(all, t->world->rank ? compare_jobs(job, first, size) : TT_OK);
 out:
+    free(first);
     tt_str_free(&mine);
     return err;
 }

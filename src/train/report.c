@@ -73,6 +73,14 @@ static tt_err write_resolved(tt_trainer *t, const tt_train_opts *o)
 
     snprintf(text, sizeof text, "%d", t->threads);
     tt_node_add(train, "threads", tt_node_scalar(o->job, threads, text));
+    if (t->plan.exact) { /* the bits depend on these two, wherever it is resumed */
+        tt_node *parallel = t->job.parallel, *grains = tt_node_get(parallel, "grains"),
+                *kernels = tt_node_get(train, "kernels");
+        snprintf(text, sizeof text, "%d", t->plan.grains);
+        tt_node_add(parallel, "grains", tt_node_scalar(o->job, grains, text));
+        tt_node_add(train, "kernels",
+                    tt_node_scalar(o->job, kernels, tt_model_kernels(t->model)->name));
+    }
     if ((err = tt_job_settle(o->job))) return err;
     tt_tree_print(tt_tree_root(o->job), true, &s);
     err = tt_run_dir_write(t->dir, "resolved.yaml", s.data);

@@ -76,13 +76,14 @@ static void put(json_t *meta, const char *key, double v)
 
 static json_t *make_meta(const tt_trainer *t, double score)
 {
-    json_t *meta = json_pack("{s:I, s:f, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:s, s:I}", "step",
-                             (json_int_t)t->step, "epoch", (double)t->step / (double)t->epoch_steps,
-                             "seed", (json_int_t)t->conf.seed, "name", t->job.name, "optimizer",
-                             tt_optim_name(t->optim), "kernels", tt_model_kernels(t->model)->name,
-                             "threads", (json_int_t)t->threads, "accumulate",
-                             (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch,
-                             "version", TT_VERSION, "early_bad", (json_int_t)t->early_bad);
+    json_t *meta = json_pack(
+        "{s:I, s:f, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:I}", "step",
+        (json_int_t)t->step, "epoch", (double)t->step / (double)t->epoch_steps, "seed",
+        (json_int_t)t->conf.seed, "name", t->job.name, "optimizer", tt_optim_name(t->optim),
+        "kernels", tt_model_kernels(t->model)->name, "threads", (json_int_t)t->threads, "workers",
+        (json_int_t)t->world->size, "units", (json_int_t)tt_strategy_units(t->strategy),
+        "accumulate", (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch,
+        "version", TT_VERSION, "early_bad", (json_int_t)t->early_bad);
 
     put(meta, "early_best", t->early_best);
     put(meta, "epoch_loss", t->epoch_loss);
@@ -188,7 +189,12 @@ static void compare_conditions(const tt_trainer *t, const json_t *meta)
     const char *now = tt_model_kernels(t->model)->name;
     tt_str changed = {0};
 
-    compare_count(meta, "threads", t->threads, &changed);
+    if (t->plan.exact) {
+        compare_count(meta, "units", tt_strategy_units(t->strategy), &changed);
+    } else {
+        compare_count(meta, "threads", t->threads, &changed);
+        compare_count(meta, "workers", t->world->size, &changed);
+    }
     compare_count(meta, "accumulate", t->conf.accumulate, &changed);
     compare_count(meta, "batch", t->order.batch, &changed);
     compare_count(meta, "seed", t->conf.seed, &changed);

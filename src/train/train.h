@@ -55,11 +55,12 @@ typedef struct tt_progress {
     double lr, grad_norm;
     double samples_per_s; /* training alone, steady state                                */
     double step_s, data_s, forward_s, backward_s, wait_s,
-        optim_s;               /* of this step, on this rank; wait: for the others           */
-    int64_t bytes_sent;        /* by this rank to other hosts                                 */
-    double eta_s;              /* NAN: not known yet                                          */
-    tt_metrics val;            /* the last validation                                         */
-    double best;               /* best score so far of checkpoint.best, NAN                   */
+        optim_s;        /* of this step, on this rank; wait: for the others           */
+    int64_t bytes_sent; /* by this rank to other hosts                                 */
+    double scaling;     /* how many workers' work is done by all: those that wait do none         */
+    double eta_s;       /* NAN: not known yet                                          */
+    tt_metrics val;     /* the last validation                                         */
+    double best;        /* best score so far of checkpoint.best, NAN                   */
     bool validated, epoch_end; /* happened with this step                               */
     int saved;                 /* checkpoints that came to disk since the step before ...     */
     int64_t saved_step[2];     /* ... and of which steps they are                        */
@@ -77,6 +78,9 @@ void tt_train_ask_stop(tt_trainer *t);
 tt_err tt_train_save(tt_trainer *t); /* now, unvalidated, and waits until it is on disk */
 tt_err tt_train_validate(tt_trainer *t, tt_metrics *out);
 
+/* TT_EPEER unless all ranks have the same weights, bit for bit. All call it. */
+tt_err tt_train_compare(tt_trainer *t);
+
 /* Ends the run: waits for the saver, writes summary.json. `status`: done, stopped, diverged,
  * failed. TT_ECKPT: the last checkpoint could not be written; "done" then becomes "failed". */
 tt_err tt_train_finish(tt_trainer *t, const char *status);
@@ -91,6 +95,8 @@ const float *tt_train_params(const tt_trainer *t); /* where they are until the n
 int64_t tt_train_parameters(const tt_trainer *t);  /* how many, without running statistics */
 int tt_train_threads(const tt_trainer *t);         /* of this rank */
 const tt_world *tt_train_world(const tt_trainer *t);
+const tt_plan *tt_train_plan(const tt_trainer *t);
+int tt_train_nodes(const tt_trainer *t);                  /* groups of ranks that share memory */
 const tt_rank_times *tt_train_times(const tt_trainer *t); /* of each rank, of a step just past */
 int64_t tt_train_first_step(const tt_trainer *t);         /* > 0 after a resume */
 const char *tt_train_best(const tt_trainer *t);           /* "val.accuracy max", "" if none */

@@ -50,6 +50,11 @@ static void fill_progress(tt_trainer *t)
     p->wait_s = t->stats.wait_s;
     p->optim_s = t->stats.optim_s;
     p->bytes_sent = t->stats.bytes_sent;
+    p->scaling = 0;
+    for (int r = 0; r < t->world->size; r++) {
+        const tt_rank_times *x = &tt_strategy_times(t->strategy)[r];
+        p->scaling += x->step > 0 ? 1 - x->wait / x->step : 0;
+    }
     t->epoch_loss += s->loss;
     t->epoch_weight += s->weight;
     p->loss_mean = t->epoch_weight > 0 ? t->epoch_loss / t->epoch_weight : 0;
@@ -178,6 +183,11 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 void tt_train_ask_stop(tt_trainer *t)
 {
     t->asked = true;
+}
+
+tt_err tt_train_compare(tt_trainer *t)
+{
+    return t->world->size > 1 ? tt_strategy_compare(t->strategy) : TT_OK;
 }
 
 tt_err tt_train_validate(tt_trainer *t, tt_metrics *out)
@@ -413,6 +423,7 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
     if (t->plan.exact && !t->plan.grains) t->plan.grains = usual_grains(t->conf.batch, k->lanes);
     t->threads = threads_of(&t->conf, o, t->world);
     if ((err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, &t->strategy)) ||
+        (t->world->size > 1 && (err = tt_world_pin(t->world, t->threads, &t->bound))) ||
         (err = all_agree(t, open_parts(t, o, k))) || (err = agree_inputs(t, o->job)) ||
         (err = all_agree(
              t, tt_strategy_start(t->strategy, t->model, t->optim, (uint64_t)t->conf.seed))))
@@ -511,6 +522,14 @@ int tt_train_threads(const tt_trainer *t)
 const tt_world *tt_train_world(const tt_trainer *t)
 {
     return t->world;
+}
+const tt_plan *tt_train_plan(const tt_trainer *t)
+{
+    return &t->plan;
+}
+int tt_train_nodes(const tt_trainer *t)
+{
+    return tt_strategy_nodes(t->strategy);
 }
 const tt_rank_times *tt_train_times(const tt_trainer *t)
 {

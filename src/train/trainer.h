@@ -87,7 +87,7 @@ struct tt_trainer {
     tt_plan plan;
     tt_strategy *strategy;
     judge judge;
-    int threads;
+    int threads, bound; /* bound: of them to CPUs of their own */
     const tt_param *params;
     int param_count;
     int64_t size;

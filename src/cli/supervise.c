@@ -1,0 +1,265 @@
+/* supervise: starts a world of workers, shows what rank 0 tells, and sees to it that all ends.
+ *
+ * Workers speak by lines of JSON on their standard output, which the launcher forwards: rank 0
+ * tells start, steps and end, and any rank the error that it alone has met. What else they or the
+ * launcher print is kept, and shown only if the world ends without a word of ours.
+ *
+ * Ctrl-C once asks the workers to finish the step and save; twice ends them at once. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli.h"
+#include "cluster/cluster.h"
+
+enum { LINE_MOST = 1 << 20, KEPT_LINES = 20 };
+
+typedef struct stream {
+    char *text;
+    size_t used;
+    bool ended;
+} stream;
+
+typedef struct watch {
+    const cli_world_opts *o;
+    tt_launch launch;
+    stream out, err;
+    json_t *start, *end;
+    cli_display *display;
+    char *trouble; /* the first error that was told */
+    int trouble_code;
+    char *kept[KEPT_LINES]; /* the last lines that were nobody's */
+    int kept_count;
+} watch;
+
+/* ---- signals ---- */
+
+static volatile sig_atomic_t asked, times_asked;
+
+static void on_signal(int sig)
+{
+    asked = sig;
+    times_asked = times_asked + 1;
+}
+
+static void catch_signals(void)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGUSR1};
+    struct sigaction act = {.sa_handler = on_signal};
+
+    for (int i = 0; i < TT_COUNT(signals); i++) sigaction(signals[i], &act, NULL);
+    act.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &act, NULL);
+}
+
+/* ---- what is heard ---- */
+
+static void keep(watch *w, const char *line)
+{
+    if (!*line) return;
+    if (w->kept_count == KEPT_LINES) {
+        free(w->kept[0]);
+        memmove(w->kept, w->kept + 1, (KEPT_LINES - 1) * sizeof *w->kept);
+        w->kept_count--;
+    }
+    if (!(w->kept[w->kept_count++] = strdup(line))) tt_mem_out(strlen(line));
+}
+
+static void hear_step(watch *w, const json_t *o)
+{
+    static tt_rank_times times[CLI_RANKS];
+    tt_progress p;
+    int ranks;
+
+    cli_step_take(o, &p, times, &ranks);
+    if (w->display) cli_display_step(w->display, &p, times, ranks);
+}
+
+static void hear_trouble(watch *w, const json_t *o, const char *key)
+{
+    const char *text = json_string_value(json_object_get(o, key));
+
+    if (w->trouble || !text || !*text) return;
+    if (!(w->trouble = strdup(text))) tt_mem_out(strlen(text));
+    w->trouble_code = (int)json_integer_value(json_object_get(o, "exit_code"));
+}
+
+static void hear(watch *w, const char *line)
+{
+    json_t *o = *line == '{' ? json_loads(line, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    const char *event = json_string_value(json_object_get(o, "event"));
+
+    if (!event) {
+        keep(w, line);
+    } else if (!strcmp(event, "start")) {
+        json_decref(w->start);
+        w->start = json_incref(o);
+        cli_start_show(w->o->mode, o);
+        w->display = cli_display_open(w->o->mode, o);
+    } else if (!strcmp(event, "progress")) {
+        hear_step(w, o);
+    } else if (!strcmp(event, "note")) {
+        const char *text = json_string_value(json_object_get(o, "text"));
+        if (w->display && text) cli_display_note(w->display, text);
+    } else if (!strcmp(event, "end")) {
+        json_decref(w->end);
+        w->end = json_incref(o);
+        hear_trouble(w, o, "trouble");
+    } else if (!strcmp(event, "error")) {
+        hear_trouble(w, o, "message");
+    }
+    json_decref(o);
+}
+
+/* Reads what is there; whole lines are heard. `words`: they may be events. */
+static void drain(watch *w, stream *s, int fd, bool words)
+{
+    ssize_t n;
+
+    if (!s->text && !(s->text = malloc(LINE_MOST))) tt_mem_out(LINE_MOST);
+    while ((n = read(fd, s->text + s->used, LINE_MOST - 1 - s->used)) > 0) {
+        char *from = s->text, *end;
+        s->used += (size_t)n;
+        s->text[s->used] = 0;
+        while ((end = strchr(from, '\n'))) {
+            *end = 0;
+            if (end > from && end[-1] == '\r') end[-1] = 0;
+            if (words)
+                hear(w, from);
+            else
+                keep(w, from);
+            from = end + 1;
+        }
+        s->used -= (size_t)(from - s->text);
+        memmove(s->text, from, s->used);
+        if (s->used >= LINE_MOST - 1) s->used = 0; /* no line of ours */
+    }
+    s->ended = n == 0;
+}
+
+/* ---- where ---- */
+
+static tt_err find_hosts(const cli_world_opts *o, tt_hosts *hosts, tt_str *by)
+{
+    tt_err err;
+
+    if (o->list) {
+        tt_str_add(by, "-H %s", o->list);
+        return tt_hosts_parse(o->list, hosts);
+    }
+    if (o->file) {
+        tt_str_add(by, "--hostfile %s", o->file);
+        return tt_hosts_read(o->file, hosts);
+    }
+    if ((err = tt_hosts_slurm(hosts))) return err;
+    if (hosts->count) tt_str_add(by, "Slurm, ");
+    tt_str_add(by, "-n %d", o->ranks);
+    return TT_OK;
+}
+
+/* ---- the watch ---- */
+
+static void show_kept(const watch *w)
+{
+    for (int i = 0; i < w->kept_count; i++) fprintf(stderr, "  %s\n", w->kept[i]);
+}
+
+/* How it ended, in an exit code; what nobody has told yet is told. */
+static int conclude(watch *w, int launcher_code)
+{
+    int code = w->end ? (int)json_integer_value(json_object_get(w->end, "exit_code")) : 0;
+
+    if (w->display) cli_display_leave(w->display);
+    if (w->end) cli_end_show(w->o->mode, w->start, w->end);
+    if (w->trouble) {
+        fprintf(stderr, "tutti: %s\n", w->trouble);
+        return w->trouble_code ? w->trouble_code : 1;
+    }
+    if (w->end && asked == SIGINT && code == CLI_REQUEUE) return CLI_INTERRUPTED;
+    if (w->end) return code;
+    if (times_asked > 1) {
+        fprintf(stderr, "tutti: quit without saving\n");
+        return asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
+    }
+    fprintf(stderr, "tutti: the workers ended without a word (%s: exit code %d)%s\n",
+            tt_launcher_name(), launcher_code, w->kept_count ? "; last they said:" : "");
+    show_kept(w);
+    return launcher_code ? launcher_code : 1;
+}
+
+static int watch_over(watch *w)
+{
+    int code = 0, passed_on = 0;
+
+    while (!w->out.ended || !w->err.ended) {
+        struct pollfd p[2] = {{.fd = w->out.ended ? -1 : w->launch.out, .events = POLLIN},
+                              {.fd = w->err.ended ? -1 : w->launch.err, .events = POLLIN}};
+        poll(p, 2, 100);
+        if (p[0].revents) drain(w, &w->out, w->launch.out, true);
+        if (p[1].revents) drain(w, &w->err, w->launch.err, false);
+        if (times_asked > passed_on) {
+            if (times_asked > 1) break;
+            passed_on = 1;
+            if (w->display)
+                cli_display_note(w->display, "stopping: the workers finish the step and save "
+                                             "(Ctrl-C again quits without)");
+            tt_launch_signal(&w->launch, SIGUSR1);
+        }
+        /* A launcher that is gone while a grandchild holds its pipes is gone all the same. */
+        if (tt_launch_ended(&w->launch, &code)) {
+            drain(w, &w->out, w->launch.out, true);
+            drain(w, &w->err, w->launch.err, false);
+            break;
+        }
+        if (w->trouble && !w->end) break; /* the first cause is known: no need to wait */
+    }
+    for (int i = 0; i < 20 && !tt_launch_ended(&w->launch, &code) && w->end; i++) usleep(50000);
+    return conclude(w, code);
+}
+
+int cli_supervise(const cli_world_opts *o)
+{
+    watch w = {.o = o};
+    tt_hosts hosts = {0};
+    tt_str by = {0}, launched = {0};
+    char folder[CLI_PATH];
+    int code;
+    tt_err err = find_hosts(o, &hosts, &by);
+
+    if (err) {
+        code = cli_fail(err);
+        goto out;
+    }
+    const char *tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof folder, "%s/tutti-%d", tmp && *tmp ? tmp : "/tmp", (int)getpid());
+    tt_str_add(&launched, "TUTTI_LAUNCHED_BY=%s (%s)", by.data, tt_launcher_name());
+    const char *const env[] = {"TUTTI_SUPERVISED=1", launched.data, NULL};
+    tt_launch_opts l = {.hosts = &hosts,
+                        .ranks = o->ranks ? o->ranks : tt_hosts_slots(&hosts),
+                        .argv = o->worker,
+                        .env = env,
+                        .folder = folder};
+    catch_signals();
+    if ((err = tt_launch_start(&l, &w.launch))) {
+        code = cli_fail(err);
+        goto out;
+    }
+    code = watch_over(&w);
+    tt_launch_close(&w.launch);
+out:
+    cli_display_close(w.display);
+    json_decref(w.start);
+    json_decref(w.end);
+    for (int i = 0; i < w.kept_count; i++) free(w.kept[i]);
+    free(w.trouble);
+    free(w.out.text);
+    free(w.err.text);
+    tt_hosts_free(&hosts);
+    tt_str_free(&by);
+    tt_str_free(&launched);
+    return code;
+}
