@@ -178,6 +178,62 @@ TT_TEST(world, more_workers_than_grains_are_no_harm)
     EXPECT_STR(a.sha, b.sha);
 }
 
+/* ---- average ---- */
+
+TT_TEST(world, averaging_every_step_of_plain_sgd_is_allreduce)
+{
+    /* The mean of steps from the same weights is the step by the mean: for equal parts, without
+     * momentum, clipping or batch norm. */
+    const char *sgd = "train.optimizer={sgd: {lr: 0.1}}; train.clip=null; model.layers.1=relu; "
+                      "train.batch=24; train.schedule=constant; data.train.count=240";
+    char changes[512];
+    together all = run(3, NULL, 1, sgd);
+
+    snprintf(changes, sizeof changes, "%s; parallel.aggregate=average; parallel.average={every: 1}",
+             sgd);
+    together mean = run(3, NULL, 1, changes);
+    EXPECT_NEAR(all.val.loss, mean.val.loss, 1e-4);
+    EXPECT_NEAR(all.val.accuracy, mean.val.accuracy, 1e-9);
+    /* An outer step of 1 without momentum takes the mean as it is. */
+    snprintf(changes, sizeof changes,
+             "%s; parallel.aggregate=average; parallel.average={every: 1, outer: {lr: 1, momentum: "
+             "0}}",
+             sgd);
+    together same = run(3, two_hosts, 2, changes);
+    EXPECT_NEAR(all.val.loss, same.val.loss, 1e-3);
+}
+
+TT_TEST(world, workers_that_meet_now_and_then_learn)
+{
+    static const char *const ways[] = {"{every: 4}", "{every: end}",
+                                       "{every: 5, outer: {lr: 0.7, momentum: 0.6}}"};
+
+    for (int i = 0; i < TT_COUNT(ways); i++) {
+        char changes[256];
+        snprintf(changes, sizeof changes,
+                 "train.epochs=6; parallel.aggregate=average; parallel.average=%s", ways[i]);
+        together x = run(3, two_hosts, 1, changes), y = run(3, two_hosts, 1, changes);
+        EXPECT(x.val.accuracy > 0.9);
+        EXPECT_STR(x.sha, y.sha);
+    }
+}
+
+TT_TEST(world, what_the_outer_optimiser_remembers_is_saved)
+{
+    const char *way = "train.epochs=4; parallel.aggregate=average; checkpoint.every=10; "
+                      "parallel.average={every: 5, outer: {lr: 0.7}}";
+    together
+        whole = {.text = job_text, .changes = way, .threads = 1, .opts = {.run = "a"}},
+        first = {.text = job_text, .changes = way, .threads = 1, .until = 13, .opts = {.run = "b"}},
+        rest = {
+            .text = job_text, .changes = way, .threads = 1, .opts = {.run = "b", .resume = true}};
+
+    EXPECT_OK(tt_sim_run(2, NULL, 30, train_rank, &whole));
+    EXPECT_OK(tt_sim_run(2, NULL, 30, train_rank, &first));
+    EXPECT_OK(tt_sim_run(2, NULL, 30, train_rank, &rest));
+    EXPECT_STR(whole.sha, rest.sha);
+}
+
 /* ---- checkpoints ---- */
 
 static void stop_and_go(const char *folder, int ranks, const char *first, int then_ranks,

@@ -97,6 +97,23 @@ static void deal_units(tt_strategy *s)
     }
 }
 
+/* average: the batch is dealt as ever, but each rank sums and updates by itself. */
+static void stay_apart(tt_strategy *s)
+{
+    struct node *own = &s->nodes[0];
+    int threads = s->threads[s->world->rank];
+
+    for (int h = 1; h < s->node_count; h++) free(s->nodes[h].rank);
+    own->rank[0] = s->world->rank;
+    own->ranks = 1;
+    own->seats = (range){s->first_seat, s->first_seat + threads};
+    own->units = (range){s->seats[own->seats.a].units.a, s->seats[own->seats.b - 1].units.b};
+    own->places = (range){0, 1};
+    for (int i = 0; i < s->seat_count; i++) s->seats[i].node = 0;
+    s->node_count = s->columns = 1;
+    s->node = s->local = 0;
+}
+
 tt_err deal_open(tt_strategy *s, int threads)
 {
     tt_world *w = s->world;
@@ -117,9 +134,15 @@ tt_err deal_open(tt_strategy *s, int threads)
     s->units = (int)units;
     if (s->plan.exact) s->plan.accumulate = 1;
     deal_units(s);
+    if (s->plan.aggregate == TT_AVERAGE) stay_apart(s);
     bool has_column = s->local < s->columns;
-    if ((err = tt_group_split(tt_world_all(w), s->node, &s->node_group)) ||
-        (err = tt_group_split(tt_world_all(w), has_column ? s->local : -1, &s->column_group)))
+    int self = s->plan.aggregate == TT_AVERAGE ? w->rank : -1;
+    if ((err = tt_group_split(tt_world_all(w), self < 0 ? s->node : self, &s->node_group)) ||
+        (err = tt_group_split(tt_world_all(w),
+                              self >= 0    ? self
+                              : has_column ? s->local
+                                           : -1,
+                              &s->column_group)))
         goto out;
     s->staged =
         s->node_count > 1 || (s->plan.aggregate == TT_ALLREDUCE && s->nodes[s->node].ranks > 1);

@@ -147,7 +147,8 @@ struct tt_strategy {
     int *own_pieces, own_count; /* that this rank updates, in order */
     float *scaled; /* an optimiser of several passes changes the gradient: not where others read it.
                     * NULL: it may */
-    bool staged;   /* sums are made for others before the optimiser needs them */
+    float *met, *outer; /* average with an outer optimiser: where they met last; its momentum */
+    bool staged;        /* sums are made for others before the optimiser needs them */
 
     /* the step in progress */
     tt_crew *crew;
@@ -236,6 +237,10 @@ static inline bool owns(const tt_strategy *s, int piece)
 /* The first error of any thread ends the step for all of them. */
 void strategy_fail(tt_strategy *s, tt_err err);
 bool strategy_failed(const tt_strategy *s);
+
+/* ---- average.c ---- */
+enum { TAG_STATE = 1 << 19, TAG_MEAN }; /* beyond those of exchange.c */
+tt_err average_meet(tt_strategy *s, int order);
 
 /* ---- exchange.c: between nodes; thread 0 alone ---- */
 tt_err exchange_open(tt_strategy *s);

@@ -300,6 +300,7 @@ static void hear_results(tt_strategy *s)
             if (!s->nodes[h].rank[l]) s->stats.order = r->order;
         }
     s->apply = isfinite(s->stats.sum.loss);
+    if (s->plan.aggregate == TT_AVERAGE && !s->mine->n) s->apply = false; /* nothing to learn */
     if (s->apply) tt_optim_begin(s->optim, s->step, s->stats.sum.weight, s->stats.sum.samples);
 }
 
@@ -455,26 +456,10 @@ static void plan_sums(tt_strategy *s)
     s->planned = s->n;
 }
 
-tt_err tt_strategy_step(tt_strategy *s, int64_t step, const tt_batch *mine, int n, double data_s,
-                        int order, tt_step_stats *out)
+static void take_times(tt_strategy *s, double data_s, double begun)
 {
-    double begun = tt_clock_s(), ended;
+    double ended = tt_clock_s();
 
-    s->step = step;
-    s->turn++;
-    s->base = s->turn * ((uint32_t)s->bucket_count + 1);
-    s->mine = mine;
-    s->n = n;
-    s->row.order = order;
-    s->stats = (tt_step_stats){0};
-    if (s->planned != n) plan_sums(s);
-    exchange_begin(s);
-    s->passed = s->heard = begun;
-    tt_team_run(tt_crew_team(s->crew), step_member, s);
-    if (strategy_failed(s)) return tt_repeat((tt_err)atomic_load(&s->failing), s->message);
-    tt_flag_set(&rank_at(s, s->local)->used, s->turn);
-    ended = tt_clock_s();
-    s->stats.applied = s->apply;
     s->stats.wait_s = s->heard > s->passed ? s->heard - s->passed : 0;
     s->stats.optim_s = ended - (s->heard > s->passed ? s->heard : s->passed);
     s->row.times = (tt_rank_times){.data = data_s,
@@ -483,6 +468,38 @@ tt_err tt_strategy_step(tt_strategy *s, int64_t step, const tt_batch *mine, int 
                                    .wait = s->stats.wait_s,
                                    .optim = s->stats.optim_s,
                                    .step = data_s + ended - begun};
+}
+
+tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out)
+{
+    double begun = tt_clock_s();
+    bool average = s->plan.aggregate == TT_AVERAGE;
+    tt_err err;
+
+    s->step = in->step;
+    s->turn++;
+    s->base = s->turn * ((uint32_t)s->bucket_count + 1);
+    s->mine = in->mine;
+    s->n = in->n;
+    s->row.order = in->order;
+    s->stats = (tt_step_stats){0};
+    if (s->planned != in->n) plan_sums(s);
+    exchange_begin(s);
+    s->passed = s->heard = begun;
+    tt_team_run(tt_crew_team(s->crew), step_member, s);
+    if (strategy_failed(s)) return tt_repeat((tt_err)atomic_load(&s->failing), s->message);
+    tt_flag_set(&rank_at(s, s->local)->used, s->turn);
+    s->stats.applied = s->apply || (average && !in->mine->n);
+    take_times(s, in->data_s, begun);
+    if (average && s->world->size > 1) {
+        double met = tt_clock_s();
+        s->stats.order = 0;
+        if (s->stats.applied &&
+            (in->meet || (s->plan.every && (in->step + 1) % s->plan.every == 0)) &&
+            (err = average_meet(s, in->order)))
+            return err;
+        s->stats.wait_s += tt_clock_s() - met;
+    }
     *out = s->stats;
     return TT_OK;
 }

@@ -13,10 +13,19 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
         const char *grains;
         int64_t bucket;
         double timeout;
-    } p;
+        tt_node *average;
+    } p = {0};
+    struct {
+        const char *every;
+        tt_node *outer;
+    } average = {0};
+    struct {
+        double lr, momentum;
+        bool nesterov;
+    } outer = {0};
     static const tt_key keys[] = {
         {"aggregate", TT_CHOICE, offsetof(__typeof__(p), aggregate), "allreduce", 0, 0,
-         "allreduce|chief|shard", "who holds the summed gradient and updates the weights"},
+         "allreduce|chief|shard|average", "who holds the summed gradient and updates the weights"},
         {"exact", TT_BOOL, offsetof(__typeof__(p), exact), "false", 0, 0, NULL,
          "the same bits for any number of workers and threads"},
         {"grains", TT_STRING, offsetof(__typeof__(p), grains), "auto", 0, 0, NULL,
@@ -25,6 +34,22 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
          "gradients are exchanged in runs of about this size"},
         {"timeout", TT_TIME, offsetof(__typeof__(p), timeout), "60s", 0.1, 1e6, NULL,
          "how long a worker is waited for"},
+        {"average", TT_NODE, offsetof(__typeof__(p), average), "-", 0, 0, NULL,
+         "aggregate: average: {every: 16, outer: {lr: 0.7, momentum: 0.9, nesterov: true}}"},
+    };
+    static const tt_key average_keys[] = {
+        {"every", TT_STRING, offsetof(__typeof__(average), every), "16", 0, 0, NULL,
+         "steps from one meeting to the next, or end"},
+        {"outer", TT_NODE, offsetof(__typeof__(average), outer), "-", 0, 0, NULL,
+         "an optimiser for the mean: lr, momentum, nesterov (DiLoCo)"},
+    };
+    static const tt_key outer_keys[] = {
+        {"lr", TT_NUMBER, offsetof(__typeof__(outer), lr), "0.7", 1e-9, 100, NULL,
+         "1 takes the mean as it is"},
+        {"momentum", TT_NUMBER, offsetof(__typeof__(outer), momentum), "0.9", 0, 0.9999, NULL,
+         "kept from meeting to meeting"},
+        {"nesterov", TT_BOOL, offsetof(__typeof__(outer), nesterov), "true", 0, 0, NULL,
+         "looks ahead"},
     };
     int64_t grains = 0;
     tt_err err = tt_node_read(parallel, "parallel", keys, TT_COUNT(keys), &p);
@@ -41,6 +66,27 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
                      .bucket_bytes = p.bucket,
                      .accumulate = 1,
                      .timeout_s = p.timeout};
+    if (!p.average && out->aggregate != TT_AVERAGE) return TT_OK;
+    if (out->aggregate != TT_AVERAGE)
+        return tt_node_fail(p.average, "average says how with aggregate: average, which is %s",
+                            tt_aggregate_name(out->aggregate));
+    if (p.exact)
+        return tt_node_fail(tt_node_get(parallel, "exact"),
+                            "exact and aggregate: average exclude each other: workers that train "
+                            "apart give a result that depends on how many they are");
+    if ((err = tt_node_read(p.average, "parallel.average", average_keys, TT_COUNT(average_keys),
+                            &average)))
+        return err;
+    if (strcmp(average.every, "end") &&
+        (!tt_parse_int(average.every, &out->every) || out->every < 1))
+        return tt_node_fail(tt_node_get(p.average, "every"),
+                            "'%s' is no number of steps: say 16, or end", average.every);
+    if (!average.outer) return TT_OK;
+    if ((err = tt_node_read(average.outer, "outer", outer_keys, TT_COUNT(outer_keys), &outer)))
+        return err;
+    out->outer_lr = outer.lr;
+    out->outer_momentum = outer.momentum;
+    out->outer_nesterov = outer.nesterov;
     return TT_OK;
 }
 
@@ -173,6 +219,10 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     if (tt_optim_passes(o) > 1 && s->staged && !sharded(s) &&
         !(s->scaled = tt_block_alloc((size_t)s->size * sizeof(float))))
         return tt_fail(TT_ENOMEM, "no memory for a copy of the gradient");
+    size_t flat = (size_t)s->size * sizeof(float);
+    if (s->plan.aggregate == TT_AVERAGE && s->plan.outer_lr > 0 &&
+        (!(s->met = tt_block_alloc(flat)) || !(s->outer = tt_block_alloc(flat))))
+        return tt_fail(TT_ENOMEM, "no memory for the outer optimiser");
     s->rounds = take((size_t)threads, sizeof *s->rounds);
     s->offered = take((size_t)threads, sizeof *s->offered);
     s->total = take((size_t)s->sums_most, sizeof *s->total);
@@ -193,7 +243,10 @@ void tt_strategy_close(tt_strategy *s)
     exchange_close(s->ex);
     tt_share_close(&s->share);
     deal_close(s);
-    if (s->scaled) tt_block_free(s->scaled, (size_t)s->size * sizeof(float));
+    size_t flat = (size_t)s->size * sizeof(float);
+    if (s->scaled) tt_block_free(s->scaled, flat);
+    if (s->met) tt_block_free(s->met, flat);
+    if (s->outer) tt_block_free(s->outer, flat);
     free(s->layouts);
     free(s->rounds);
     free(s->offered);
@@ -217,6 +270,11 @@ tt_state tt_strategy_state(const tt_strategy *s)
     return st;
 }
 
+float *tt_strategy_outer(const tt_strategy *s)
+{
+    return s->outer;
+}
+
 bool tt_strategy_owns(const tt_strategy *s, int piece)
 {
     return owns(s, piece);
@@ -231,8 +289,6 @@ static int owner_of(const tt_strategy *s, int piece)
 {
     return s->nodes[s->piece_node[piece]].rank[s->piece_column[piece]];
 }
-
-enum { TAG_STATE = 1 << 19 };
 
 /* Optimiser state of pieces that others own, from rank 0 to them or from them to it. */
 static tt_err move_slots(tt_strategy *s, bool to_owner)
@@ -267,6 +323,8 @@ tt_err tt_strategy_spread(tt_strategy *s)
     for (int i = 0; i < s->slot_count && !err && !sharded(s); i++)
         err = tt_group_bcast(all, 0, st.slot[i], flat);
     if (!err && sharded(s)) err = move_slots(s, true);
+    if (!err && s->outer) err = tt_group_bcast(all, 0, s->outer, flat);
+    if (!err && s->met) memcpy(s->met, st.w, flat);
     if (err) return tt_context(err, "the state of the training, from rank 0");
     tt_model_refresh(s->model, 0, 1);
     return TT_OK;

@@ -37,6 +37,10 @@ typedef struct tt_plan {
     int64_t accumulate;   /* parts of a unit, run one after the other              */
     double timeout_s;     /* how long a rank is waited for                         */
     bool apart;           /* every rank a node of its own: messages only           */
+    int64_t every;        /* average: steps from meeting to meeting; 0: at the end */
+    double outer_lr;      /* 0: no outer optimiser                                 */
+    double outer_momentum;
+    bool outer_nesterov;
 } tt_plan;
 
 /* Reads a job's `parallel` map (NULL: none) and fills in its defaults. */
@@ -87,6 +91,8 @@ typedef struct tt_state {
     float *w, *slot[TT_OPTIM_SLOTS];
 } tt_state;
 tt_state tt_strategy_state(const tt_strategy *s);
+/* Momentum of the outer optimiser, flat; NULL: there is none. Part of the state like slots. */
+float *tt_strategy_outer(const tt_strategy *s);
 /* Does this rank hold the optimiser's state of a piece? With shard and chief others do not. */
 bool tt_strategy_owns(const tt_strategy *s, int piece);
 /* Makes rank 0's state everybody's, and the model's packed weights current: before the first step
@@ -110,10 +116,17 @@ typedef struct tt_step_stats {
     int64_t bytes_sent;           /* to other nodes                                    */
     int order;                    /* what rank 0 gave: all hear of it in the same step */
 } tt_step_stats;
-/* One step; `mine` is this rank's part of its n samples. `data_s`: how long it was waited for.
- * `order`: rank 0's is brought to all. TT_EPEER: a rank was missing. */
-tt_err tt_strategy_step(tt_strategy *s, int64_t step, const tt_batch *mine, int n, double data_s,
-                        int order, tt_step_stats *out);
+/* One step. TT_EPEER: a rank was missing. */
+typedef struct tt_step_in {
+    int64_t step;
+    const tt_batch *mine; /* this rank's part ...                                       */
+    int n;                /* ... of so many samples                                     */
+    double data_s;        /* how long it was waited for                                 */
+    int order;            /* rank 0's is brought to all (average: when they meet)       */
+    bool meet;            /* average: they meet after this step, due or not: the state will
+                           * be looked at                                               */
+} tt_step_in;
+tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out);
 /* Of each rank, of the step before the last. */
 const tt_rank_times *tt_strategy_times(const tt_strategy *s);
 void tt_strategy_close(tt_strategy *s); /* accepts NULL */

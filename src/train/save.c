@@ -24,22 +24,37 @@ static bool has_slots(const tt_param *p)
     return !p->frozen && p->role != TT_STAT;
 }
 
+/* Vector k of the state: the weights, the optimiser's slots, the outer optimiser's momentum. Its
+ * name in the checkpoint begins with *prefix. NULL: there are no more. */
+static float *vector_of(const tt_trainer *t, int k, const char **prefix)
+{
+    *prefix = "";
+    if (!k) return t->state.w;
+    if (k <= t->slot_count) {
+        *prefix = tt_optim_slot_name(t->optim, k - 1);
+        return t->state.slot[k - 1];
+    }
+    *prefix = "outer";
+    return k == t->slot_count + 1 ? tt_strategy_outer(t->strategy) : NULL;
+}
+
 static void list_entries(tt_trainer *t)
 {
-    size_t most = (size_t)(t->param_count * (1 + t->slot_count));
+    size_t most = (size_t)(t->param_count * (2 + t->slot_count));
+    const char *prefix;
+    const float *base;
+
     if (!t->arena) t->arena = tt_arena_open(1 << 14);
     t->entries = tt_arena_take(t->arena, most * sizeof *t->entries + 1, 16);
     t->entry_files = tt_arena_take(t->arena, most * sizeof *t->entry_files + 1, 16);
     t->entry_count = 0;
-    for (int s = -1; s < t->slot_count; s++)
+    for (int k = 0; (base = vector_of(t, k, &prefix)); k++)
         for (int i = 0; i < t->param_count; i++) {
             const tt_param *p = &t->params[i];
-            if (s >= 0 && !has_slots(p)) continue;
-            const char *name = s < 0 ? p->name
-                                     : tt_arena_printf(t->arena, "%s.%s",
-                                                       tt_optim_slot_name(t->optim, s), p->name);
-            t->entry_files[t->entry_count] = s < 0 ? "model.safetensors" : "optim.safetensors";
-            t->entries[t->entry_count++] = entry_of(p, name, s < 0 ? t->state.w : t->state.slot[s]);
+            if (k && !has_slots(p)) continue;
+            const char *name = k ? tt_arena_printf(t->arena, "%s.%s", prefix, p->name) : p->name;
+            t->entry_files[t->entry_count] = k ? "optim.safetensors" : "model.safetensors";
+            t->entries[t->entry_count++] = entry_of(p, name, base);
         }
 }
 
@@ -47,11 +62,12 @@ static void list_entries(tt_trainer *t)
 static void follow_state(tt_trainer *t)
 {
     tt_entry *e = t->entries;
+    const char *prefix;
+    const float *base;
 
-    for (int s = -1; s < t->slot_count; s++)
+    for (int k = 0; (base = vector_of(t, k, &prefix)); k++)
         for (int i = 0; i < t->param_count; i++)
-            if (s < 0 || has_slots(&t->params[i]))
-                (e++)->data = (s < 0 ? t->state.w : t->state.slot[s]) + t->params[i].at;
+            if (!k || has_slots(&t->params[i])) (e++)->data = base + t->params[i].at;
 }
 
 tt_err trainer_saver_open(tt_trainer *t)
@@ -161,6 +177,7 @@ static tt_err restore_floats(const tt_ckpt *c, const tt_entry *want, float *to)
 {
     const tt_entry *have = tt_ckpt_find(c, want->name);
 
+    if (!have && !strncmp(want->name, "outer.", 6)) return TT_OK; /* it begins now */
     if (!have)
         return tt_fail(TT_ECKPT,
                        "the checkpoint has no '%s': it belongs to another model or optimiser",

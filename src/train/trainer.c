@@ -29,6 +29,15 @@ static bool due(const cadence *c, int64_t step, bool ordered)
     return c->steps ? step % c->steps == 0 : ordered;
 }
 
+/* Is the state needed whole after the step that comes? */
+static bool will_look(const tt_trainer *t)
+{
+    int64_t next = t->step + 1;
+
+    return next == t->steps || due(&t->conf.validate, next, false) ||
+           (t->saves && due(&t->save.every, next, false));
+}
+
 static void fill_progress(tt_trainer *t)
 {
     tt_progress *p = &t->progress;
@@ -157,9 +166,13 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     t->begun = tt_clock_s();
     if ((err = tt_feed_take(t->feed, &batch))) return err; /* of this rank's data alone */
     t->got_data = tt_clock_s();
-    if ((err = tt_strategy_step(t->strategy, t->step, batch, tt_order_size(&t->order, t->step),
-                                t->got_data - t->begun, give_order(t), &t->stats)))
-        return err;
+    tt_step_in in = {.step = t->step,
+                     .mine = batch,
+                     .n = tt_order_size(&t->order, t->step),
+                     .data_s = t->got_data - t->begun,
+                     .order = give_order(t),
+                     .meet = will_look(t)};
+    if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) return err;
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
     if (!isfinite(t->stats.sum.loss))
