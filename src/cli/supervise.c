@@ -34,6 +34,7 @@ typedef struct watch {
     int trouble_code;
     char *kept[KEPT_LINES]; /* the last lines that were nobody's */
     int kept_count;
+    int64_t step; /* the last that was told */
 } watch;
 
 /* ---- signals ---- */
@@ -76,6 +77,7 @@ static void hear_step(watch *w, const json_t *o)
     int ranks;
 
     cli_step_take(o, &p, times, &ranks);
+    w->step = p.step;
     if (w->display) cli_display_step(w->display, &p, times, ranks);
 }
 
@@ -168,6 +170,61 @@ static void show_kept(const watch *w)
     for (int i = 0; i < w->kept_count; i++) fprintf(stderr, "  %s\n", w->kept[i]);
 }
 
+/* What the launchers say of a worker that died: Open MPI "process rank 2 with PID 77 on node vm
+ * exited on signal 9 (Killed)", MPICH "PID 77 RUNNING AT vm" and "EXIT CODE: 9". rank -1: not told.
+ */
+static bool find_death(const watch *w, int *rank, char host[64], int *sig)
+{
+    bool found = false;
+
+    *rank = -1;
+    *sig = 0;
+    for (int i = 0; i < w->kept_count; i++) {
+        const char *at, *line = w->kept[i];
+        if ((at = strstr(line, "process rank ")) &&
+            sscanf(at, "process rank %d with PID %*d on node %63s exited on signal %d", rank, host,
+                   sig) == 3)
+            return true;
+        if ((at = strstr(line, "RUNNING AT ")) && sscanf(at, "RUNNING AT %63s", host) == 1)
+            found = true;
+        if (found && (at = strstr(line, "EXIT CODE: "))) sscanf(at, "EXIT CODE: %d", sig);
+    }
+    return found && *sig > 0;
+}
+
+/* The last that a rank wrote to its log. */
+static void show_log(const watch *w, int rank)
+{
+    const char *run = json_string_value(json_object_get(w->start, "run"));
+    char path[CLI_PATH + 32];
+    tt_bytes b = {0};
+
+    if (!run || !*run || rank < 0) return;
+    if (rank)
+        snprintf(path, sizeof path, "%s/rank-%05d.log", run, rank);
+    else
+        snprintf(path, sizeof path, "%s/log.txt", run);
+    if (!tt_file_exists(path) || tt_file_read(path, 0, &b)) return;
+    size_t from = b.size, lines = 0;
+    while (from > 0 && lines < 4) lines += ((const char *)b.data)[--from] == '\n';
+    if (lines == 4) from++;
+    fprintf(stderr, "the end of its log, %s:\n%.*s", path, (int)(b.size - from),
+            (const char *)b.data + from);
+    tt_file_release(&b);
+}
+
+static int tell_death(const watch *w, int rank, const char *host, int sig)
+{
+    char who[32] = "a worker", when[48] = "";
+
+    if (rank >= 0) snprintf(who, sizeof who, "rank %d", rank);
+    if (w->step > 0) snprintf(when, sizeof when, " after step %lld", (long long)w->step);
+    fprintf(stderr, "tutti: %s (%s) was ended by signal %d (%s)%s\n", who, host, sig,
+            strsignal(sig), when);
+    show_log(w, rank);
+    return cli_exit_code(TT_EPEER);
+}
+
 /* How it ended, in an exit code; what nobody has told yet is told. */
 static int conclude(watch *w, int launcher_code)
 {
@@ -185,6 +242,9 @@ static int conclude(watch *w, int launcher_code)
         fprintf(stderr, "tutti: quit without saving\n");
         return asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
     }
+    char host[64];
+    int rank, sig;
+    if (find_death(w, &rank, host, &sig)) return tell_death(w, rank, host, sig);
     fprintf(stderr, "tutti: the workers ended without a word (%s: exit code %d)%s\n",
             tt_launcher_name(), launcher_code, w->kept_count ? "; last they said:" : "");
     show_kept(w);

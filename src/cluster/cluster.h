@@ -43,50 +43,69 @@ typedef struct tt_tf_task {
 typedef struct tt_tf_config {
     tt_tf_task *rank; /* chief, then workers */
     int ranks;
-    int servers;  /* parameter servers named; they take no part in synchronous training */
+    int servers;   /* parameter servers named; they take no part in synchronous training */
     char type[16]; /* of this process: chief, worker, ps, evaluator; "" if there is no task */
     int index;
-    int me;       /* its rank; -1: it is none of them */
+    int me; /* its rank; -1: it is none of them */
 } tt_tf_config;
 /* TT_EINVAL says what is wrong and where: bad JSON with line and column, an unknown role (did you
  * mean), an address that is none or comes twice, a task outside the cluster. `text` NULL or without
  * a cluster: TT_OK and ranks 0. */
 tt_err tt_tf_config_parse(const char *text, tt_tf_config *out);
-tt_err tt_tf_config_hosts(const tt_tf_config *c, tt_hosts *out); /* hosts with their ranks as slots */
+tt_err tt_tf_config_hosts(const tt_tf_config *c,
+                          tt_hosts *out); /* hosts with their ranks as slots */
 void tt_tf_config_free(tt_tf_config *c);
 
 /* ---- Launching ---- */
 
 typedef struct tt_launch_opts {
-    const tt_hosts *hosts;     /* NULL or count 0: this host alone                              */
-    int ranks;                 /* in all                                                        */
-    const char *const *argv;   /* the worker's command, ended by NULL; argv[0] an absolute path */
-    const char *const *env;    /* "NAME=value" that the workers need, ended by NULL; may be NULL */
-    const char *folder;        /* for files of the launcher and the MPI; made and removed by us  */
+    const tt_hosts *hosts;   /* NULL or count 0: this host alone                                */
+    int ranks;               /* in all                                                          */
+    const char *const *argv; /* the worker's command, ended by NULL; argv[0] an absolute path   */
+    const char *const *env;  /* "NAME=value" that the workers need, ended by NULL; may be NULL  */
+    const char *folder;      /* for files of the launcher and the MPI; made and removed by us. It
+                              * is of this world alone: what is left in it of an earlier one, whose
+                              * supervisor was killed, is ended and cleared away first */
 } tt_launch_opts;
 
-/* The whole command line and environment, as `tutti train --dry-run` shows it: words ended by NULL
- * in an arena. Pure, so that it can be tested. Honours TUTTI_RSH (a remote shell instead of ssh) and
- * TUTTI_MPIRUN (the launcher to use). */
+/* The command line of the launcher and what is set in its environment beside ours, as `tutti train
+ * --dry-run` shows them: words ended by NULL in an arena. Starts nothing and changes nothing, so
+ * that it can be tested. Ranks fill the hosts in their order. Honours TUTTI_RSH (a remote shell
+ * instead of ssh, with arguments if need be) and TUTTI_MPIRUN (the launcher to use); settings of
+ * the MPI in the environment (OMPI_MCA_btl, UCX_TLS, HYDRA_IFACE) win over ours. TT_EINVAL: more
+ * ranks than slots, or a host the launcher cannot take; TT_EENV: launcher or remote shell is not
+ * installed. */
 typedef struct tt_launch_line {
     const char **argv, **env;
 } tt_launch_line;
 tt_err tt_launch_plan(const tt_launch_opts *o, tt_arena *a, tt_launch_line *out);
 const char *tt_launcher_name(void); /* "mpirun (Open MPI)" or "mpiexec (MPICH)" */
 
-/* A world that was started. Its standard output and error are pipes to read. */
+/* A world that was started. Its standard output and error are pipes to read: if nobody does, it
+ * stands still once they are full. All its processes have TUTTI_WORLD=<mark> in their environment.
+ * The launcher has a keeper, a process of ours, which sees to it that nothing of the world stays on
+ * this host, also if this program is killed; ranks on other hosts are ended by their part of the
+ * launcher when it loses touch. */
 typedef struct tt_launch {
-    int pid;      /* of the launcher  */
+    int pid;      /* of the keeper, which ends when the world has; 0: none */
     int out, err; /* ends to read; non-blocking */
+    int control;  /* to the keeper */
+    bool ended;
+    int code;
+    char mark[33];
     char folder[4096];
 } tt_launch;
+/* On error nothing is left behind and *out is zeroed. TT_EENV also if the worker is not there. */
 tt_err tt_launch_start(const tt_launch_opts *o, tt_launch *out);
-/* Sends a signal to the launcher, which passes SIGUSR1 on to all ranks. */
+/* Sends a signal to the launcher. SIGUSR1 is passed on to all ranks; after SIGTERM Open MPI leaves
+ * its ranks about 2 s; SIGKILL ends all that carry the mark at once. */
 void tt_launch_signal(tt_launch *l, int sig);
-/* Has it ended? Then true, with its exit code (128 + signal if it was killed). Never blocks. */
+/* Has it ended, and is nothing of it left on this host? Then true, with the exit code of the
+ * launcher (128 + signal if it was killed). Never blocks. */
 bool tt_launch_ended(tt_launch *l, int *code);
-/* Ends it if it has not ended: SIGTERM, after a grace of 2 s SIGKILL to all that carry its mark, and
- * removes its folder. */
+/* Ends it if it has not ended: SIGTERM, after a grace of 2 s (or when the launcher alone is left)
+ * SIGKILL to all that carry its mark, and removes its folder. What was not read is lost. To end it
+ * without grace, signal SIGKILL before. Leaves *l zeroed, and accepts that. */
 void tt_launch_close(tt_launch *l);
 
 #endif

@@ -350,16 +350,6 @@ static tt_err open_run(tt_trainer *t, const tt_train_opts *o)
     return is_never(&t->save.every) ? TT_OK : trainer_saver_open(t);
 }
 
-/* As many as a usual number of workers can share, and no fewer samples than kernels take at once.
- */
-static int usual_grains(int64_t batch, int lanes)
-{
-    int grains = 16;
-
-    while (grains > 1 && batch / grains < (lanes ? lanes : 1)) grains /= 2;
-    return grains;
-}
-
 static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels **k)
 {
     tt_err err;
@@ -432,8 +422,9 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
     const tt_kernels *k = NULL;
     tt_err err;
 
-    if ((err = all_agree(t, read_job(t, o, &k))) || (err = agree_kernels(t, &k))) return err;
-    if (t->plan.exact && !t->plan.grains) t->plan.grains = usual_grains(t->conf.batch, k->lanes);
+    if ((err = all_agree(t, read_job(t, o, &k))) || (err = agree_kernels(t, &k)) ||
+        (err = choose_grains(t, k)))
+        return err;
     t->threads = threads_of(&t->conf, o, t->world);
     if ((err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, &t->strategy)) ||
         (t->world->size > 1 && (err = tt_world_pin(t->world, t->threads, &t->bound))) ||

@@ -133,6 +133,9 @@ tt_err agree_kernels(tt_trainer *t, const tt_kernels **k);
 tt_err agree_inputs(tt_trainer *t, tt_tree *job);
 tt_err agree_folder(tt_trainer *t);
 
+/* grains.c: sets plan.grains where the job leaves it to us */
+tt_err choose_grains(tt_trainer *t, const tt_kernels *k);
+
 /* save.c */
 tt_entry entry_of(const tt_param *p, const char *name,
                   const float *base); /* base: the flat array */

@@ -1,0 +1,73 @@
+/* inner: what the files of cluster share, and what tests and fuzzing try by itself. */
+#ifndef TT_CLUSTER_INNER_H
+#define TT_CLUSTER_INNER_H
+
+#include "cluster.h"
+
+enum {
+    TT_HOSTS_MOST = 100000, /* hosts in a list: more is a mistake, or an attack on our memory */
+    TT_SLOTS_MOST = 1000000,
+};
+
+/* ---- hosts ---- */
+
+/* A list in the making. Zero it to start; it finds a name at once, however long it grows. */
+typedef struct tt_hosts_maker {
+    tt_hosts hosts;
+    int room;
+    int *bucket; /* 1 + the place in hosts of a name with this hash; 0: free */
+    int bucket_count;
+} tt_hosts_maker;
+tt_err tt_hosts_add(tt_hosts_maker *m, const char *name, int slots);
+/* Hands the list over if all went well, and frees what is left; returns err. */
+tt_err tt_hosts_done(tt_hosts_maker *m, tt_err err, tt_hosts *out);
+
+/* Splits "name", "name:rest" or "[v6]:rest". *rest is NULL if there is no colon. Returns what is
+ * wrong, to be put behind the text in question ("is empty"), or NULL. */
+const char *tt_host_split(const char *text, size_t size, char name[256], const char **rest,
+                          size_t *rest_size);
+/* A plain decimal number, 0 to most; -1 if it is none. */
+int tt_digits(const char *text, size_t size, int most);
+/* Text from outside, fit to be shown: cut, and without what a terminal would act on. */
+const char *tt_show_text(const char *text, size_t size, char buf[96]);
+
+tt_err tt_hosts_read_text(const char *path, const char *text, size_t size, tt_hosts *out);
+tt_err tt_hosts_slurm_parse(const char *nodes, const char *tasks,
+                            tt_hosts *out); /* NULL: not set */
+bool tt_host_is_here(const char *name);     /* by its name: no lookup */
+
+/* ---- launching: with either MPI, so that one build can test both ---- */
+
+typedef enum tt_mpi { TT_BY_OPENMPI, TT_BY_MPICH } tt_mpi;
+tt_mpi tt_launch_mpi(void); /* the one this program was built for */
+/* `mark` goes into the environment of all that is started; NULL: none. */
+tt_err tt_launch_plan_by(tt_mpi mpi, const tt_launch_opts *o, const char *mark, tt_arena *a,
+                         tt_launch_line *out);
+tt_err tt_launch_start_by(tt_mpi mpi, const tt_launch_opts *o, tt_launch *out);
+
+/* ---- the keeper: see keeper.c ---- */
+
+enum { TT_MARK = 33 };           /* 32 hexadecimal digits and NUL */
+extern const double TT_KEEPER_S; /* the longest an ending keeper takes */
+
+typedef struct tt_keeper {
+    const char *const *argv, *const *env; /* of the launcher; env is all of it */
+    const char *mark;
+    const char *folder, *shm; /* to remove in the end; shm may be NULL */
+    int lock;                 /* held as long as the keeper lives                            */
+    int control;              /* bytes from the supervisor, each a signal for the launcher; its
+                               * end, or that of the supervisor, ends the world              */
+    int out, err;             /* for the world to write to                                   */
+    int status;               /* told errno if the launcher cannot be executed, else closed  */
+} tt_keeper;
+/* Life of the keeper, in a process just forked. Its exit code is that of the launcher. */
+_Noreturn void tt_keeper_run(const tt_keeper *k);
+
+/* Sends `sig` (0: nothing) to all processes of this host that carry the mark, but for `except` and
+ * the caller; returns how many there are. */
+int tt_mark_signal(const char *mark, int sig, int except);
+/* SIGKILL until nobody carries the mark; false if somebody still does after 10 s. */
+bool tt_mark_end(const char *mark);
+int tt_exit_code(int status); /* of waitpid: 128 + signal if it was killed */
+
+#endif
