@@ -86,6 +86,10 @@ $(B)/test-$(1): $(patsubst tests/%.c,$(B)/obj/tests/%.o,$(wildcard tests/$(1)_*_
 	$(CC) $(LDFLAGS) -o $$@ $$^ $(LDLIBS)
 endef
 $(foreach m,$(UNITS),$(eval $(call unit_rule,$(m))))
+# The tests of comm/ as a program for ranks that are processes: tests/world/run starts it.
+$(B)/test-comm-mpi: tests/comm_world_test.c tests/test.h $(foreach m,base comm,$(call objs_of,$(m)))
+	$(CC) $(ALL_CFLAGS) -DCOMM_WORLD_TEST_MPI -DTT_SOURCE_DIR='"$(CURDIR)"' -Itests -o $@ $< \
+	    $(foreach m,base comm,$(call objs_of,$(m))) $(LDFLAGS) $(LDLIBS)
 unit: $(B)/test-$(M)
 	$(B)/test-$(M) $(T)
 units: $(UNITS:%=$(B)/test-%)

@@ -5,8 +5,6 @@
 #include "comm/comm.h"
 #include "test.h"
 
-static const int sizes[] = {1, 2, 3, 5, 8};
-
 #define TRY(call)                                                                                  \
     do {                                                                                           \
         tt_err e_ = (call);                                                                        \
@@ -163,7 +161,7 @@ int main(void)
 
 static void on_all_sizes(tt_sim_fn fn)
 {
-    static const int hosts[] = {0, 1, 0, 1, 2, 0, 2, 2};
+    static const int hosts[] = {0, 1, 0, 1, 2, 0, 2, 2}, sizes[] = {1, 2, 3, 5, 8};
 
     for (int i = 0; i < TT_COUNT(sizes); i++) {
         EXPECT_OK(tt_sim_run(sizes[i], NULL, 20, fn, NULL));

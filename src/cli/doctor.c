@@ -198,8 +198,8 @@ static void look_at_libraries(report *r)
     json_t *features = json_object();
 
     json_object_set_new(r->root, "libraries",
-                        json_pack("{s:s, s:s, s:s, s:s}", "libyaml", yaml_get_version_string(),
-                                  "jansson", jansson_version_str(), "zlib", zlibVersion(),
+                        json_pack("{s:s, s:s, s:s, s:s, s:s}", "mpi", tt_mpi_name(), "libyaml",
+                                  yaml_get_version_string(), "jansson", jansson_version_str(), "zlib", zlibVersion(),
                                   "libcrypto", OpenSSL_version(OPENSSL_VERSION)));
 #ifdef TT_HAVE_CURL
     json_object_set_new(features, "download", json_string(curl_version()));
@@ -222,6 +222,13 @@ static void look_at_libraries(report *r)
     json_object_set_new(features, "fast gzip", json_null());
     problem(r, false, "apt-get install libdeflate-dev, and build again",
             "gzipped data is read by zlib, at half the speed: built without libdeflate");
+#endif
+#ifdef TT_HAVE_HWLOC
+    json_object_set_new(features, "topology", json_string("hwloc"));
+#else
+    json_object_set_new(features, "topology", json_null());
+    problem(r, false, "apt-get install libhwloc-dev, and build again",
+            "workers are bound to CPUs without knowing which share a core: built without hwloc");
 #endif
     json_object_set_new(r->root, "features", features);
 }

@@ -45,6 +45,8 @@ typedef struct tt_started {
 } tt_started;
 tt_started tt_world_started(void);
 
+const char *tt_mpi_name(void); /* the one this program is built for: "Open MPI 4.1.4" */
+
 /* Joins the world this process was started in: MPI if a launcher says so, else a world of one.
  * TT_EENV: MPI does not start, or the launcher is of another MPI than this program was built for
  * (then every rank would believe to be alone). Call it once. */

@@ -87,7 +87,7 @@ static void mpi_leave(tt_world *w, int failed)
 
 /* "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version: 4.0.2 ..." -> "MPICH 4.0.2"
  */
-static const char *library_name(void)
+const char *tt_mpi_name(void)
 {
     static char name[64];
     char text[MPI_MAX_LIBRARY_VERSION_STRING];
@@ -119,7 +119,7 @@ tt_err tt_mpi_join(const tt_started *by, tt_world **out)
     if (!(w = calloc(1, sizeof *w)) || !(w->carrier = calloc(1, sizeof *w->carrier)))
         tt_mem_out(sizeof *w);
     w->carrier->calls = &calls;
-    w->transport = library_name();
+    w->transport = tt_mpi_name();
     w->timeout_s = 60;
     MPI_Comm_rank(MPI_COMM_WORLD, &w->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &w->size);
