@@ -234,6 +234,81 @@ TT_TEST(world, what_the_outer_optimiser_remembers_is_saved)
     EXPECT_STR(whole.sha, rest.sha);
 }
 
+/* ---- compression ---- */
+
+TT_TEST(world, compressed_gradients_learn_as_well)
+{
+    static const char *const codecs[] = {"bf16", "fp16", "int8", "topk:0.1", "1bit"};
+    static const char *const modes[] = {"allreduce", "shard", "chief"};
+    together plain = run(3, apart, 1, "train.epochs=6");
+
+    for (int i = 0; i < TT_COUNT(codecs); i++)
+        for (int m = 0; m < TT_COUNT(modes); m++) {
+            char changes[256];
+            snprintf(changes, sizeof changes,
+                     "train.epochs=6; parallel.compress=%s; parallel.aggregate=%s; "
+                     "parallel.bucket=4096",
+                     codecs[i], modes[m]);
+            together one_host = run(3, NULL, 1, changes), hosts = run(5, two_hosts, 1, changes);
+            if (!(one_host.val.accuracy > plain.val.accuracy - 0.05))
+                FAIL("%s %s: %g, uncompressed %g", codecs[i], modes[m], one_host.val.accuracy,
+                     plain.val.accuracy);
+            if (!(hosts.val.accuracy > plain.val.accuracy - 0.05))
+                FAIL("%s %s on hosts: %g, uncompressed %g", codecs[i], modes[m], hosts.val.accuracy,
+                     plain.val.accuracy);
+        }
+}
+
+TT_TEST(world, bf16_gradients_stay_near_the_others)
+{
+    const char *way = "train.optimizer={sgd: {lr: 0.05}}; train.clip=null";
+    char changes[256];
+    together a = run(2, apart, 1, way);
+
+    snprintf(changes, sizeof changes, "%s; parallel.compress=bf16", way);
+    together b = run(2, apart, 1, changes);
+    expect_near(&a, &b, 0.02);
+    EXPECT(strcmp(a.sha, b.sha) != 0); /* it is really in use */
+}
+
+TT_TEST(world, what_compression_owes_is_in_the_checkpoint)
+{
+    const char *way = "train.clip=null; parallel.compress=topk:0.05";
+    together
+        first = {.text = job_text, .changes = way, .threads = 1, .until = 10, .opts = {.run = "r"}},
+        rest = {
+            .text = job_text, .changes = way, .threads = 1, .opts = {.run = "r", .resume = true}};
+
+    EXPECT_OK(tt_sim_run(3, NULL, 30, train_rank, &first));
+    expect_text("r/checkpoints/step-00000007/optim.safetensors", "residual.c.weight");
+    EXPECT_OK(tt_sim_run(2, NULL, 30, train_rank, &rest));
+    /* and one without compression can be resumed with it, and the other way round */
+    rest.changes = "train.clip=null; train.epochs=4";
+    EXPECT_OK(tt_sim_run(2, NULL, 30, train_rank, &rest));
+    rest.changes = "train.clip=null; train.epochs=5; parallel.compress=1bit";
+    EXPECT_OK(tt_sim_run(2, apart, 30, train_rank, &rest));
+}
+
+TT_TEST(world, what_excludes_each_other_is_refused_with_the_reason)
+{
+    static const char *const wrong[][2] = {
+        {"parallel.exact=true; parallel.compress=bf16", "compress and exact exclude each other"},
+        {"parallel.aggregate=average; parallel.compress=bf16", "none travel"},
+        {"parallel.aggregate=average; parallel.exact=true", "exclude each other"},
+        {"parallel.average={every: 3}", "aggregate: average"},
+        {"parallel.compress=topk:2", "topk"},
+        {"parallel.compress=int9", "int8"},
+        {"parallel.grains=0", "no number of grains"},
+        {"parallel.aggregate=average; parallel.average={every: soon}", "no number of steps"}};
+
+    for (int i = 0; i < TT_COUNT(wrong); i++) {
+        together x = {
+            .text = job_text, .changes = wrong[i][0], .threads = 1, .opts = {.no_files = true}};
+        EXPECT_ERR(TT_EINVAL, tt_sim_run(2, NULL, 10, train_rank, &x));
+        EXPECT_MESSAGE(wrong[i][1]);
+    }
+}
+
 /* ---- checkpoints ---- */
 
 static void stop_and_go(const char *folder, int ranks, const char *first, int then_ranks,

@@ -10,20 +10,19 @@
  * In a run with a value that is not finite, or nearly so, all leading floats are NaN and the rest
  * is zero; all of it decodes to NaN.
  *
- * The loops stand as always-inlined bodies, of which LOOPS makes a set for each instruction set (as
- * optim/rules.c does, which says why not by target_clones). Every set gives the same bits: multiply
- * and add are never fused, sums have as many lanes everywhere, and rounding is done by arithmetic
- * that all CPUs have. */
+ * The loops stand as always-inlined bodies, of which isa.h makes a set for each instruction set.
+ * Every set gives the same bits: multiply and add are never fused, sums have as many lanes
+ * everywhere, and rounding is done by arithmetic that all CPUs have. */
 #include "strategy/compress.h"
 
 #include <float.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#pragma GCC optimize("O3", "fp-contract=off", "no-trapping-math")
+#include "strategy/isa.h"
+#include "strategy/lowrank.h"
 
-#define INLINE static inline __attribute__((always_inline))
+#pragma GCC optimize("O3", "fp-contract=off", "no-trapping-math")
 
 enum {
     RUN = 1024,
@@ -313,135 +312,12 @@ INLINE int64_t pick_body(const float *v, int64_t n, int32_t least, int64_t ties,
     return count;
 }
 
-/* ---- low rank: in tiles of columns, for which Q stands transposed: (rank, width) ---- */
-
-enum { GROUP = 4, LANES = 16, TILE = 8192, WIDEST = 512 };
-
-typedef struct tile {
-    int width, ranks; /* a multiple of LANES, of GROUP: zero where there is no more */
-    float q[TILE];
-} tile;
-
-INLINE void tile_shape(tile *t, int rank)
-{
-    t->ranks = (rank + GROUP - 1) / GROUP * GROUP;
-    t->width = TILE / t->ranks / LANES * LANES;
-    if (t->width > WIDEST) t->width = WIDEST;
-}
-
-INLINE void tile_read(tile *t, int n, int rank, const float *q)
-{
-    memset(t->q, 0, sizeof *t->q * (size_t)(t->ranks * t->width));
-    for (int c = 0; c < n; c++)
-        for (int j = 0; j < rank; j++) t->q[j * t->width + c] = q[c * rank + j];
-}
-
-INLINE void tile_write(const tile *t, int n, int rank, float *q)
-{
-    for (int c = 0; c < n; c++)
-        for (int j = 0; j < rank; j++) q[c * rank + j] = t->q[j * t->width + c];
-}
-
-/* Products of n values with GROUP rows of the tile, in lanes. */
-INLINE void dots(const float *restrict v, int n, const float *restrict q, int width,
-                 float out[GROUP])
-{
-    float sum[GROUP][LANES] = {0};
-    int i = 0;
-
-    for (; i + LANES <= n; i += LANES)
-        for (int k = 0; k < LANES; k++)
-            for (int g = 0; g < GROUP; g++) sum[g][k] += v[i + k] * q[g * width + i + k];
-    for (int g = 0; g < GROUP; g++) {
-        for (int k = 0; i + k < n; k++) sum[g][k] += v[i + k] * q[g * width + i + k];
-        for (int half = LANES / 2; half; half /= 2)
-            for (int k = 0; k < half; k++) sum[g][k] += sum[g][k + half];
-        out[g] = sum[g][0];
-    }
-}
-
-INLINE void p_body(int64_t rows, int64_t cols, int rank, const float *v, const float *q, float *p)
-{
-    tile t;
-    float sum[GROUP];
-
-    tile_shape(&t, rank);
-    memset(p, 0, sizeof *p * (size_t)(rows * rank));
-    for (int64_t at = 0; at < cols; at += t.width) {
-        int n = cols - at < t.width ? (int)(cols - at) : t.width;
-        tile_read(&t, n, rank, q + at * rank);
-        for (int64_t i = 0; i < rows; i++)
-            for (int j = 0; j < rank; j += GROUP) {
-                dots(v + i * cols + at, n, t.q + j * t.width, t.width, sum);
-                for (int k = 0; k < GROUP && j + k < rank; k++) p[i * rank + j + k] += sum[k];
-            }
-    }
-}
-
-INLINE void q_body(int64_t rows, int64_t cols, int rank, const float *v, const float *p, float *q)
-{
-    tile t;
-
-    tile_shape(&t, rank);
-    for (int64_t at = 0; at < cols; at += t.width) {
-        int n = cols - at < t.width ? (int)(cols - at) : t.width;
-        int64_t i = 0;
-        memset(t.q, 0, sizeof *t.q * (size_t)(t.ranks * t.width));
-        for (; i + 4 <= rows; i += 4) /* rows, so that the sums are read and written less often */
-            for (int j = 0; j < rank; j++) {
-                const float *x = v + i * cols + at, *f = p + i * rank + j;
-                float *restrict to = t.q + j * t.width;
-                float f0 = f[0], f1 = f[rank], f2 = f[2 * rank], f3 = f[3 * rank];
-                for (int c = 0; c < n; c++)
-                    to[c] = to[c] + x[c] * f0 + x[cols + c] * f1 + x[2 * cols + c] * f2 +
-                            x[3 * cols + c] * f3;
-            }
-        for (; i < rows; i++)
-            for (int j = 0; j < rank; j++) {
-                const float *x = v + i * cols + at, f = p[i * rank + j];
-                float *restrict to = t.q + j * t.width;
-                for (int c = 0; c < n; c++) to[c] += x[c] * f;
-            }
-        tile_write(&t, n, rank, q + at * rank);
-    }
-}
-
-INLINE void product_body(int64_t rows, int64_t cols, int rank, const float *p, const float *q,
-                         float *m)
-{
-    tile t;
-
-    tile_shape(&t, rank);
-    for (int64_t at = 0; at < cols; at += t.width) {
-        int n = cols - at < t.width ? (int)(cols - at) : t.width;
-        tile_read(&t, n, rank, q + at * rank);
-        for (int64_t i = 0; i < rows; i++)
-            for (int j = 0; j < rank; j += GROUP) {
-                float *restrict to = m + i * cols + at;
-                const float *x = t.q + j * t.width, *x1 = x + t.width, *x2 = x1 + t.width,
-                            *x3 = x2 + t.width;
-                float f[GROUP] = {0};
-                for (int k = 0; k < GROUP && j + k < rank; k++) f[k] = p[i * rank + j + k];
-                if (!j) {
-                    for (int c = 0; c < n; c++)
-                        to[c] = x[c] * f[0] + x1[c] * f[1] + x2[c] * f[2] + x3[c] * f[3];
-                } else {
-                    for (int c = 0; c < n; c++)
-                        to[c] = to[c] + x[c] * f[0] + x1[c] * f[1] + x2[c] * f[2] + x3[c] * f[3];
-                }
-            }
-    }
-}
-
 /* ---- one set of loops for each instruction set ---- */
 
 #define ENCODE_PARAMS (float *v, int n, int32_t top, uint8_t *wire, float *left)
 #define ENCODE_ARGS   (v, n, top, wire, left)
 #define DECODE_PARAMS (const uint8_t *wire, int n, float *out)
 #define DECODE_ARGS   (wire, n, out)
-#define MATRIX_PARAMS                                                                              \
-    (int64_t rows, int64_t cols, int rank, const float *a, const float *b, float *c)
-#define MATRIX_ARGS (rows, cols, rank, a, b, c)
 
 #define LOOPS(X, isa, target)                                                                      \
     X(isa, target, int32_t, load, (const float *x, const float *residual, int n, float *v),        \
@@ -460,61 +336,42 @@ INLINE void product_body(int64_t rows, int64_t cols, int rank, const float *p, c
     X(isa, target, int64_t, pick,                                                                  \
       (const float *v, int64_t n, int32_t least, int64_t ties, int64_t room, float *residual,      \
        uint8_t *pairs),                                                                            \
-      (v, n, least, ties, room, residual, pairs))                                                  \
-    X(isa, target, void, p, MATRIX_PARAMS, MATRIX_ARGS)                                            \
-    X(isa, target, void, q, MATRIX_PARAMS, MATRIX_ARGS)                                            \
-    X(isa, target, void, product, MATRIX_PARAMS, MATRIX_ARGS)
+      (v, n, least, ties, room, residual, pairs))
 
-#define FIELD(isa, target, type, name, params, args) type(*name) params;
-#define ENTRY(isa, target, type, name, params, args) name##_##isa,
-#define LOOP(isa, target, type, name, params, args)                                                \
-    target static type name##_##isa params                                                         \
-    {                                                                                              \
-        return name##_body args;                                                                   \
-    }
-#define SET(isa, target)                                                                           \
-    LOOPS(LOOP, isa, target)                                                                       \
-    static const loops set_##isa = {LOOPS(ENTRY, isa, target)};
+ISA_SETS
 
-typedef struct loops {
-    LOOPS(FIELD, , )
-} loops;
-SET(any, )
-#ifdef __x86_64__
-SET(avx2, __attribute__((target("avx2"))))
-SET(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))))
-#endif
+/* Also for lowrank.c, so that codec_use holds for both. */
+static int fixed = -1; /* an isa, by codec_use; -1: the best */
 
-static const loops *fixed; /* by codec_use */
-
-/* NULL if this CPU cannot run them. */
-static const loops *loops_of(const char *isa)
+static bool cpu_has(isa i)
 {
 #ifdef __x86_64__
-    if (!strcmp(isa, "avx2") && __builtin_cpu_supports("avx2")) return &set_avx2;
-    if (!strcmp(isa, "avx512") && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
-        return &set_avx512;
+    if (i == ISA_AVX2) return __builtin_cpu_supports("avx2");
+    if (i == ISA_AVX512)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
 #endif
-    return strcmp(isa, "any") ? NULL : &set_any;
+    return i == ISA_ANY;
 }
 
-static const loops *best_loops(void)
+isa isa_now(void)
 {
-    const loops *l = fixed;
-
-    if (!l) l = loops_of("avx512");
-    if (!l) l = loops_of("avx2");
-    return l ? l : &set_any;
+    if (fixed >= 0) return (isa)fixed;
+    return cpu_has(ISA_AVX512) ? ISA_AVX512 : cpu_has(ISA_AVX2) ? ISA_AVX2 : ISA_ANY;
 }
 
-bool codec_use(const char *isa)
+bool codec_use(const char *name)
 {
-    const loops *l = isa ? loops_of(isa) : NULL;
+    static const char *const isas[] = {
+        [ISA_ANY] = "any", [ISA_AVX2] = "avx2", [ISA_AVX512] = "avx512"};
 
-    if (l || !isa) fixed = l;
-    return l || !isa;
+    if (!name) fixed = -1;
+    for (int i = 0; name && i < TT_COUNT(isas); i++)
+        if (!strcmp(name, isas[i]) && cpu_has((isa)i)) {
+            fixed = i;
+            return true;
+        }
+    return !name;
 }
 
 /* ---- names ---- */
@@ -829,105 +686,4 @@ tt_err codec_sparse_decode(const codec *c, int64_t n, int parts, const void *wir
     tt_err err = check_bytes(bytes, codec_sparse_bytes(c, n, parts), n);
 
     return err || n == 0 ? err : decode_pairs(n, sparse_room(c, n, parts), wire, out);
-}
-
-/* ---- low rank ---- */
-
-bool lowrank_pays(int64_t rows, int64_t cols, int rank)
-{
-    return (double)rows * (double)cols > rank * ((double)rows + (double)cols);
-}
-
-/* Gram-Schmidt, each column taken out of those after it, so that memory is walked along the rows.
- * What is left of a column that was (nearly) a sum of others is rounding error, no direction: below
- * `least` of its squared length it is set to zero. */
-static void orthonormalise(int64_t rows, int rank, float *p, double least)
-{
-    double was[LOWRANK_MOST] = {0}, dot[LOWRANK_MOST];
-
-    for (int64_t i = 0; i < rows; i++)
-        for (int k = 0; k < rank; k++) was[k] += (double)p[i * rank + k] * p[i * rank + k];
-    for (int j = 0; j < rank; j++) {
-        double square = 0, scale;
-        for (int64_t i = 0; i < rows; i++) square += (double)p[i * rank + j] * p[i * rank + j];
-        /* with an infinity the scale is zero too, but that times infinity is a NaN: still seen */
-        scale = square <= least * was[j] ? 0 : 1 / sqrt(square);
-        memset(dot, 0, sizeof dot);
-        for (int64_t i = 0; i < rows; i++) {
-            float *row = p + i * rank;
-            row[j] = (float)(row[j] * scale);
-            for (int k = j + 1; k < rank; k++) dot[k] += (double)row[j] * row[k];
-        }
-        for (int64_t i = 0; i < rows; i++) {
-            float *row = p + i * rank, f = row[j];
-            for (int k = j + 1; k < rank; k++) row[k] = (float)(row[k] - dot[k] * f);
-        }
-    }
-}
-
-/* Twice: the first time leaves columns that were nearly alike not quite at right angles. */
-void lowrank_orthonormalise(int64_t rows, int rank, float *p)
-{
-    TT_ASSERT(rank >= 1 && rank <= LOWRANK_MOST);
-    orthonormalise(rows, rank, p, 0x1p-36);
-    orthonormalise(rows, rank, p, 0x1p-36);
-}
-
-/* Column j of Q, random. */
-static void draw(int64_t cols, int rank, int j, uint64_t key, float *q)
-{
-    float x[4];
-
-    for (int64_t c = 0; c < cols; c++) {
-        if (c % 4 == 0) tt_normal4(key, (uint64_t)j, (uint64_t)(c / 4), x);
-        q[c * rank + j] = x[c % 4];
-    }
-}
-
-void lowrank_start(int64_t cols, int rank, uint64_t seed, float *q)
-{
-    uint64_t key = tt_random_key(seed, "low rank");
-
-    for (int j = 0; j < rank; j++) draw(cols, rank, j, key, q);
-    lowrank_orthonormalise(cols, rank, q);
-}
-
-/* What is zero or not finite is drawn; then what turns out to be a sum of the others. */
-void lowrank_renew(int64_t cols, int rank, uint64_t seed, float *q)
-{
-    uint64_t key = tt_random_key(seed, "low rank again");
-
-    for (int round = 0; round < 2; round++) {
-        bool change = round == 0;
-        for (int j = 0; j < rank; j++) {
-            double square = 0;
-            for (int64_t c = 0; c < cols; c++) square += (double)q[c * rank + j] * q[c * rank + j];
-            if (square > 0 && isfinite(square)) continue;
-            draw(cols, rank, j, key, q);
-            change = true;
-        }
-        if (change) lowrank_orthonormalise(cols, rank, q);
-    }
-}
-
-static void multiply(void(*by) MATRIX_PARAMS, int64_t rows, int64_t cols, int rank, const float *a,
-                     const float *b, float *c)
-{
-    TT_ASSERT(rows >= 0 && cols >= 0 && rank >= 1 && rank <= LOWRANK_MOST);
-    by(rows, cols, rank, a, b, c);
-}
-
-void lowrank_p(int64_t rows, int64_t cols, int rank, const float *v, const float *q, float *p)
-{
-    multiply(best_loops()->p, rows, cols, rank, v, q, p);
-}
-
-void lowrank_q(int64_t rows, int64_t cols, int rank, const float *v, const float *p, float *q)
-{
-    multiply(best_loops()->q, rows, cols, rank, v, p, q);
-}
-
-void lowrank_product(int64_t rows, int64_t cols, int rank, const float *p, const float *q, float *m)
-{
-    multiply(best_loops()->product, rows, cols, rank, p, q, m);
 }

@@ -24,7 +24,7 @@ typedef enum codec_kind {
                    * zeros: u32 count, then u32 index and float pairs by rising index; unused
                    * pairs are zero. n is below 2^32                                         */
     CODEC_1BIT,   /* signs, and per run of 1024 the mean of those with each sign             */
-    CODEC_LOWRANK /* PowerSGD: see below; not by codec_encode                                */
+    CODEC_LOWRANK /* PowerSGD: by lowrank.h, not by codec_encode                            */
 } codec_kind;
 
 typedef struct codec {
@@ -56,33 +56,8 @@ void codec_sparse_encode(const codec *c, int64_t n, int parts, const float *x, v
 tt_err codec_sparse_decode(const codec *c, int64_t n, int parts, const void *wire, size_t bytes,
                            float *out);
 
-/* ---- PowerSGD: a matrix M (rows, cols) as P Q', P (rows, rank), Q (cols, rank) ----
- *
- *   v = M + residual;  P = v Q;  sum P over all;  orthonormalise P's columns;
- *   Q = v' P;          sum Q over all;            M = P Q';  residual = v - own P Q'
- *
- * All ranks begin with the same random Q and keep the summed Q of the step before (warm start). The
- * caller sums between the calls. Low rank pays only where rows * cols > rank * (rows + cols).
- *
- * A direction that is lost (a matrix that is zero for a step, or of lower rank) would be lost for
- * ever, because its column of Q, once zero, stays so; and a NaN would stay too. lowrank_renew,
- * before each step and with a seed of that step, puts random columns for those, and makes Q
- * orthonormal again, so that P has the scale of M and not of its square.
- *
- * Ranks are 1 .. LOWRANK_MOST. What is computed has the same bits on every CPU. */
-enum { LOWRANK_MOST = 256 };
-bool lowrank_pays(int64_t rows, int64_t cols, int rank);
-void lowrank_start(int64_t cols, int rank, uint64_t seed, float *q); /* random, orthonormal */
-void lowrank_renew(int64_t cols, int rank, uint64_t seed, float *q);
-void lowrank_p(int64_t rows, int64_t cols, int rank, const float *v, const float *q, float *p);
-/* A zero column stays zero, and one that is a sum of those before it becomes zero. */
-void lowrank_orthonormalise(int64_t rows, int rank, float *p);
-void lowrank_q(int64_t rows, int64_t cols, int rank, const float *v, const float *p, float *q);
-void lowrank_product(int64_t rows, int64_t cols, int rank, const float *p, const float *q,
-                     float *m);
-
-/* For tests: the loops of one instruction set, "any", "avx2" or "avx512", from now on; NULL: the
- * best there are. False if this CPU has it not. */
+/* For tests: the loops of one instruction set, "any", "avx2" or "avx512", from now on, here and in
+ * lowrank.h; NULL: the best there are. False if this CPU has it not. */
 bool codec_use(const char *isa);
 
 #endif

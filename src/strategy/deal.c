@@ -185,11 +185,13 @@ static void fill_bucket(tt_strategy *s, bucket *b, int index)
 
     b->all = span_of(s, b->first_piece, b->end_piece);
     b->part = take((size_t)parts, sizeof *b->part);
+    b->pieces = take((size_t)parts, sizeof *b->pieces);
     cut(s, b->first_piece, b->end_piece, parts, begin);
     if (s->plan.aggregate == TT_CHIEF)
         for (int k = 1; k <= parts; k++) begin[k] = b->end_piece;
     for (int k = 0; k < parts; k++) {
         b->part[k] = span_of(s, begin[k], begin[k + 1]);
+        b->pieces[k] = (range){begin[k], begin[k + 1]};
         for (int p = begin[k]; p < begin[k + 1]; p++) {
             s->piece_bucket[p] = index;
             s->piece_column[p] = k / s->node_count;
@@ -244,7 +246,10 @@ tt_err deal_buckets(tt_strategy *s)
 void deal_close(tt_strategy *s)
 {
     for (int h = 0; h < s->node_count; h++) free(s->nodes[h].rank);
-    for (int b = 0; b < s->bucket_count; b++) free(s->buckets[b].part);
+    for (int b = 0; b < s->bucket_count; b++) {
+        free(s->buckets[b].part);
+        free(s->buckets[b].pieces);
+    }
     tt_group_close(s->node_group);
     tt_group_close(s->column_group);
     free(s->threads);

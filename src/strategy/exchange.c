@@ -152,6 +152,38 @@ void exchange_begin(tt_strategy *s)
     x->first_open = 0;
 }
 
+/* Compressed there is one vector of each node: exact sums are never. */
+static tt_err start_squeezed(tt_strategy *s, int index)
+{
+    exchange *x = s->ex;
+    way *w = &x->ways[index];
+    const bucket *b = &s->buckets[index];
+    tt_span own = part_of(s, b, s->node);
+    int tag = tag_of(TAG_SCATTER, (int64_t)index * MOST_TARGETS);
+    size_t bytes;
+    tt_err err;
+
+    for (int h = 0; h < s->node_count; h++) {
+        if (h == s->node || !own.n || !x->targets[h].count) continue;
+        void *to = squeeze_inbox(s, index, h, &bytes);
+        if ((err = tt_recv_start(s->column_group, at_node(s, h), tag, to, bytes,
+                                 &w->ops[w->op_count++])))
+            return err;
+    }
+    for (int i = 0; i < s->node_count && x->targets[s->node].count; i++) {
+        int h = (s->node + i) % s->node_count;
+        if (!part_of(s, b, h).n) continue;
+        const void *from = squeeze_part(s, index, h, &bytes);
+        if (h == s->node) continue;
+        if ((err = tt_send_start(s->column_group, at_node(s, h), tag, from, bytes,
+                                 &w->ops[w->op_count++])))
+            return err;
+        s->stats.bytes_sent += (int64_t)bytes;
+    }
+    w->stage = SCATTER;
+    return TT_OK;
+}
+
 static tt_err start_scatter(tt_strategy *s, int index)
 {
     exchange *x = s->ex;
@@ -162,6 +194,7 @@ static tt_err start_scatter(tt_strategy *s, int index)
     tt_err err;
 
     w->op_count = w->next = 0;
+    if (s->squeeze) return start_squeezed(s, index);
     for (int h = 0; h < s->node_count; h++)
         for (int k = 0; k < x->targets[h].count && h != s->node && own.n; k++, to += own.n)
             if ((err = tt_recv_start(s->column_group, at_node(s, h),
@@ -184,15 +217,33 @@ static tt_err start_scatter(tt_strategy *s, int index)
     return TT_OK;
 }
 
-static void add_up(tt_strategy *s, int index)
+static tt_err unpack_all(tt_strategy *s, int index, tt_span own, float *in)
+{
+    tt_err err = TT_OK;
+
+    for (int h = 0; h < s->node_count && !err; h++) {
+        if (!s->ex->targets[h].count) continue;
+        if (h == s->node) {
+            err = squeeze_unpack(s, index, h, grad_at(s, s->local, 0, 0) + own.at);
+        } else {
+            err = squeeze_unpack(s, index, h, in);
+            in += own.n;
+        }
+    }
+    return err;
+}
+
+static tt_err add_up(tt_strategy *s, int index)
 {
     exchange *x = s->ex;
     tt_span own = part_of(s, &s->buckets[index], s->node);
-    const float *in = x->ways[index].inbox;
+    float *in = x->ways[index].inbox;
     float *out = grad_at(s, s->local, 0, 0);
     int n = 0;
+    tt_err err;
 
-    if (!own.n) return;
+    if (!own.n) return TT_OK;
+    if (s->squeeze && (err = unpack_all(s, index, own, in))) return err;
     for (int h = 0; h < s->node_count; h++)
         for (int k = 0; k < x->targets[h].count; k++) {
             if (h == s->node) {
@@ -203,6 +254,43 @@ static void add_up(tt_strategy *s, int index)
             }
         }
     sum_run(&s->all_sum, s->k, x->term, &out, own.at, own.n);
+    return TT_OK;
+}
+
+/* The sums, compressed: ours to all, theirs to us; what they say is taken when all are there. */
+static tt_err start_squeezed_gather(tt_strategy *s, int index)
+{
+    way *w = &s->ex->ways[index];
+    const bucket *b = &s->buckets[index];
+    tt_span own = part_of(s, b, s->node);
+    size_t bytes;
+    tt_err err;
+
+    for (int h = 0; h < s->node_count; h++) {
+        if (h == s->node || !part_of(s, b, h).n) continue;
+        void *to = squeeze_sum_inbox(s, index, h, &bytes);
+        if ((err = tt_recv_start(s->column_group, at_node(s, h), tag_of(TAG_GATHER, index), to,
+                                 bytes, &w->ops[w->op_count++])))
+            return err;
+    }
+    if (!own.n) return TT_OK;
+    const void *from = squeeze_sum(s, index, &bytes);
+    for (int i = 1; i < s->node_count; i++) {
+        if ((err = tt_send_start(s->column_group, at_node(s, (s->node + i) % s->node_count),
+                                 tag_of(TAG_GATHER, index), from, bytes, &w->ops[w->op_count++])))
+            return err;
+        s->stats.bytes_sent += (int64_t)bytes;
+    }
+    return TT_OK;
+}
+
+static tt_err unpack_sums(tt_strategy *s, int index)
+{
+    tt_err err = TT_OK;
+
+    for (int h = 0; h < s->node_count && !err; h++)
+        if (part_of(s, &s->buckets[index], h).n) err = squeeze_unpack_sum(s, index, h);
+    return err;
 }
 
 /* `base` is a flat array: our part of it goes to all nodes, theirs come to their places. */
@@ -250,15 +338,16 @@ static tt_err advance(tt_strategy *s, int index)
             if (!w->ops[w->next].done) return TT_OK;
             w->next++;
         }
+        if (w->stage == SCATTER && (err = add_up(s, index))) return err;
+        if (w->stage == GATHER && s->squeeze && (err = unpack_sums(s, index))) return err;
         if (w->stage == GATHER || sharded(s)) {
-            if (w->stage == SCATTER) add_up(s, index);
             w->stage = DONE;
             break;
         }
-        add_up(s, index);
         w->op_count = w->next = 0;
-        if ((err = start_gather(s, index, TAG_GATHER, grad_at(s, s->local, 0, 0), w->ops,
-                                &w->op_count)))
+        if ((err = s->squeeze ? start_squeezed_gather(s, index)
+                              : start_gather(s, index, TAG_GATHER, grad_at(s, s->local, 0, 0),
+                                             w->ops, &w->op_count)))
             return err;
         w->stage = GATHER;
     }

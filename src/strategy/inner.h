@@ -3,6 +3,7 @@
 #ifndef TT_STRATEGY_INNER_H
 #define TT_STRATEGY_INNER_H
 
+#include "strategy/compress.h"
 #include "strategy/strategy.h"
 
 /* ---- tree.c: sums in a fixed order ---- */
@@ -74,6 +75,7 @@ typedef struct bucket {
     int first_piece, end_piece;
     int yields; /* of a pass until its gradients are final */
     tt_span *part;
+    range *pieces; /* of each part */
 } bucket;
 
 tt_err deal_open(tt_strategy *s, int threads);
@@ -173,7 +175,9 @@ struct tt_strategy {
     row row;              /* of this one  */
     double passed, heard; /* when this rank had run its units, and knew of all others' */
     exchange *ex;
-    _Atomic int failing; /* a tt_err: the first that any thread met */
+    codec codec;
+    struct squeeze *squeeze; /* NULL: nothing is compressed */
+    _Atomic int failing;     /* a tt_err: the first that any thread met */
     char message[512];
 };
 
@@ -229,6 +233,10 @@ static inline bool sharded(const tt_strategy *s)
 {
     return s->plan.aggregate == TT_SHARD || s->plan.aggregate == TT_CHIEF;
 }
+static inline bool compressed(const tt_strategy *s)
+{
+    return s->codec.kind != CODEC_NONE && s->node_count > 1;
+}
 static inline bool owns(const tt_strategy *s, int piece)
 {
     return !sharded(s) || (s->piece_node[piece] == s->node && s->piece_column[piece] == s->local);
@@ -237,6 +245,31 @@ static inline bool owns(const tt_strategy *s, int piece)
 /* The first error of any thread ends the step for all of them. */
 void strategy_fail(tt_strategy *s, tt_err err);
 bool strategy_failed(const tt_strategy *s);
+
+/* ---- squeeze.c: between nodes, compressed ---- */
+
+typedef struct squeeze_place { /* of a bucket, in `out` and `in` */
+    size_t out, in, own;       /* own: bytes of our part from one node */
+} squeeze_place;
+typedef struct squeeze {
+    float *residual, *owed; /* flat: of what this rank has sent, and of sums it has given back */
+    float *total;           /* of all ranks, at rank 0, for checkpoints */
+    uint8_t *out, *in, *scratch;
+    size_t out_bytes, in_bytes, scratch_bytes;
+    squeeze_place *places;
+} squeeze;
+tt_err squeeze_open(tt_strategy *s);
+void squeeze_close(tt_strategy *s);
+/* The bytes of our sum of node h's part; where those of ours from node h go; and what they say. */
+const void *squeeze_part(tt_strategy *s, int index, int h, size_t *bytes);
+void *squeeze_inbox(tt_strategy *s, int index, int h, size_t *bytes);
+tt_err squeeze_unpack(tt_strategy *s, int index, int h, float *to);
+/* The same on the way back, of the sum over all nodes. */
+const void *squeeze_sum(tt_strategy *s, int index, size_t *bytes);
+void *squeeze_sum_inbox(tt_strategy *s, int index, int h, size_t *bytes);
+tt_err squeeze_unpack_sum(tt_strategy *s, int index, int h);
+tt_err squeeze_collect(tt_strategy *s);
+void squeeze_spread(tt_strategy *s);
 
 /* ---- average.c ---- */
 enum { TAG_STATE = 1 << 19, TAG_MEAN }; /* beyond those of exchange.c */

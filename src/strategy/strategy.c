@@ -5,12 +5,32 @@
 
 #include "strategy/inner.h"
 
+static tt_err read_compress(const tt_node *at, const char *text, tt_plan *p)
+{
+    codec c;
+    tt_err err = codec_parse(at, text, &c);
+
+    if (err) return err;
+    snprintf(p->compress, sizeof p->compress, "%s", text);
+    if (c.kind == CODEC_NONE) return TT_OK;
+    if (p->exact)
+        return tt_node_fail(at,
+                            "compress and exact exclude each other: what compression rounds away "
+                            "depends on who computed what");
+    if (p->aggregate == TT_AVERAGE)
+        return tt_node_fail(at,
+                            "compress is for gradients, and with aggregate: average none travel");
+    if (c.kind == CODEC_LOWRANK)
+        return tt_node_fail(at, "powersgd is not there yet: use topk, int8, 1bit, bf16 or fp16");
+    return TT_OK;
+}
+
 tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
 {
     struct {
         int aggregate;
         bool exact;
-        const char *grains;
+        const char *grains, *compress;
         int64_t bucket;
         double timeout;
         tt_node *average;
@@ -32,6 +52,8 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
          "exact: in how many parts a batch is cut and summed; auto: by measured speed"},
         {"bucket", TT_SIZE, offsetof(__typeof__(p), bucket), "2MiB", 4096, 1 << 30, NULL,
          "gradients are exchanged in runs of about this size"},
+        {"compress", TT_STRING, offsetof(__typeof__(p), compress), "none", 0, 0, NULL,
+         "none, bf16, fp16, int8, topk:0.01 or 1bit: between hosts, or workers of one host"},
         {"timeout", TT_TIME, offsetof(__typeof__(p), timeout), "60s", 0.1, 1e6, NULL,
          "how long a worker is waited for"},
         {"average", TT_NODE, offsetof(__typeof__(p), average), "-", 0, 0, NULL,
@@ -66,6 +88,7 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
                      .bucket_bytes = p.bucket,
                      .accumulate = 1,
                      .timeout_s = p.timeout};
+    if ((err = read_compress(tt_node_get(parallel, "compress"), p.compress, out))) return err;
     if (!p.average && out->aggregate != TT_AVERAGE) return TT_OK;
     if (out->aggregate != TT_AVERAGE)
         return tt_node_fail(p.average, "average says how with aggregate: average, which is %s",
@@ -109,6 +132,12 @@ tt_err tt_strategy_open(tt_world *w, const tt_plan *plan, int threads, int64_t b
     s->world = w;
     s->plan = *plan;
     s->batch = batch;
+    if ((err = codec_parse(NULL, plan->compress, &s->codec))) {
+        free(s);
+        return err;
+    }
+    /* On one host nothing travels; who wants to see what compression does there, lets it. */
+    if (s->codec.kind != CODEC_NONE && w->host_count == 1) s->plan.apart = true;
     /* Messages are waited for longer than neighbours: who is nearest to the trouble names it. */
     w->timeout_s = 1.5 * plan->timeout_s;
     if ((err = deal_open(s, threads))) {
@@ -214,6 +243,7 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
                           threads);
     }
     if ((err = deal_buckets(s)) || (err = exchange_open(s)) ||
+        (compressed(s) && s->column_group && (err = squeeze_open(s))) ||
         (err = tt_crew_open(m, threads, tt_strategy_room(s), true, &s->crew)))
         return err;
     if (tt_optim_passes(o) > 1 && s->staged && !sharded(s) &&
@@ -241,6 +271,7 @@ void tt_strategy_close(tt_strategy *s)
     if (!s) return;
     tt_crew_close(s->crew);
     exchange_close(s->ex);
+    squeeze_close(s);
     tt_share_close(&s->share);
     deal_close(s);
     size_t flat = (size_t)s->size * sizeof(float);
@@ -273,6 +304,11 @@ tt_state tt_strategy_state(const tt_strategy *s)
 float *tt_strategy_outer(const tt_strategy *s)
 {
     return s->outer;
+}
+
+float *tt_strategy_residual(const tt_strategy *s)
+{
+    return s->squeeze ? s->squeeze->total : NULL;
 }
 
 bool tt_strategy_owns(const tt_strategy *s, int piece)
@@ -323,6 +359,7 @@ tt_err tt_strategy_spread(tt_strategy *s)
     for (int i = 0; i < s->slot_count && !err && !sharded(s); i++)
         err = tt_group_bcast(all, 0, st.slot[i], flat);
     if (!err && sharded(s)) err = move_slots(s, true);
+    if (!err && s->squeeze) squeeze_spread(s);
     if (!err && s->outer) err = tt_group_bcast(all, 0, s->outer, flat);
     if (!err && s->met) memcpy(s->met, st.w, flat);
     if (err) return tt_context(err, "the state of the training, from rank 0");
@@ -332,7 +369,10 @@ tt_err tt_strategy_spread(tt_strategy *s)
 
 tt_err tt_strategy_collect(tt_strategy *s)
 {
-    return sharded(s) ? move_slots(s, false) : TT_OK;
+    tt_err err = sharded(s) ? move_slots(s, false) : TT_OK;
+
+    if (!err && compressed(s)) err = squeeze_collect(s);
+    return err;
 }
 
 tt_err tt_strategy_compare(tt_strategy *s)

@@ -36,6 +36,7 @@ typedef struct tt_plan {
     int64_t bucket_bytes; /* gradients are summed in runs of about this size       */
     int64_t accumulate;   /* parts of a unit, run one after the other              */
     double timeout_s;     /* how long a rank is waited for                         */
+    char compress[24];    /* "none", "bf16", "topk:0.01", ...                      */
     bool apart;           /* every rank a node of its own: messages only           */
     int64_t every;        /* average: steps from meeting to meeting; 0: at the end */
     double outer_lr;      /* 0: no outer optimiser                                 */
@@ -91,8 +92,10 @@ typedef struct tt_state {
     float *w, *slot[TT_OPTIM_SLOTS];
 } tt_state;
 tt_state tt_strategy_state(const tt_strategy *s);
-/* Momentum of the outer optimiser, flat; NULL: there is none. Part of the state like slots. */
+/* More of it that may be there, flat, at rank 0 (NULL: there is none): momentum of the outer
+ * optimiser; what compression still owes to the gradient, as tt_strategy_collect found it. */
 float *tt_strategy_outer(const tt_strategy *s);
+float *tt_strategy_residual(const tt_strategy *s);
 /* Does this rank hold the optimiser's state of a piece? With shard and chief others do not. */
 bool tt_strategy_owns(const tt_strategy *s, int piece);
 /* Makes rank 0's state everybody's, and the model's packed weights current: before the first step

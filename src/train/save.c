@@ -34,8 +34,12 @@ static float *vector_of(const tt_trainer *t, int k, const char **prefix)
         *prefix = tt_optim_slot_name(t->optim, k - 1);
         return t->state.slot[k - 1];
     }
-    *prefix = "outer";
-    return k == t->slot_count + 1 ? tt_strategy_outer(t->strategy) : NULL;
+    k -= t->slot_count + 1;
+    if (!tt_strategy_outer(t->strategy)) k++; /* the one or the other */
+    *prefix = k ? "residual" : "outer";
+    return k == 0   ? tt_strategy_outer(t->strategy)
+           : k == 1 ? tt_strategy_residual(t->strategy)
+                    : NULL;
 }
 
 static void list_entries(tt_trainer *t)
@@ -177,7 +181,8 @@ static tt_err restore_floats(const tt_ckpt *c, const tt_entry *want, float *to)
 {
     const tt_entry *have = tt_ckpt_find(c, want->name);
 
-    if (!have && !strncmp(want->name, "outer.", 6)) return TT_OK; /* it begins now */
+    if (!have && (!strncmp(want->name, "outer.", 6) || !strncmp(want->name, "residual.", 9)))
+        return TT_OK; /* it begins now */
     if (!have)
         return tt_fail(TT_ECKPT,
                        "the checkpoint has no '%s': it belongs to another model or optimiser",
