@@ -238,7 +238,7 @@ TT_TEST(world, what_the_outer_optimiser_remembers_is_saved)
 
 TT_TEST(world, compressed_gradients_learn_as_well)
 {
-    static const char *const codecs[] = {"bf16", "fp16", "int8", "topk:0.1", "1bit"};
+    static const char *const codecs[] = {"bf16", "fp16", "int8", "topk:0.1", "1bit", "powersgd:2"};
     static const char *const modes[] = {"allreduce", "shard", "chief"};
     together plain = run(3, apart, 1, "train.epochs=6");
 

@@ -72,7 +72,7 @@ static void seat_ranks(tt_strategy *s, const int *color)
         }
         n->seats.b = at;
     }
-    if (s->plan.aggregate == TT_CHIEF) s->columns = 1;
+    if (s->plan.aggregate == TT_CHIEF || s->codec.kind == CODEC_LOWRANK) s->columns = 1;
 }
 
 static void deal_units(tt_strategy *s)
@@ -214,6 +214,13 @@ tt_span column_of(const tt_strategy *s, const bucket *b, int c)
     return all;
 }
 
+/* PowerSGD takes whole tensors: would a bucket that begins here cut one? */
+static bool is_cut(const tt_strategy *s, int first)
+{
+    return s->codec.kind == CODEC_LOWRANK && first < s->piece_count &&
+           tt_optim_piece(s->optim, first).param == tt_optim_piece(s->optim, first - 1).param;
+}
+
 tt_err deal_buckets(tt_strategy *s)
 {
     int count = tt_model_grads(s->model, NULL, 0);
@@ -229,7 +236,7 @@ tt_err deal_buckets(tt_strategy *s)
     for (int end = (int)pieces, first; end > 0; end = first) {
         bucket *b = &s->buckets[s->bucket_count];
         int64_t bytes = 0;
-        for (first = end; first > 0 && bytes < s->plan.bucket_bytes;)
+        for (first = end; first > 0 && (bytes < s->plan.bucket_bytes || is_cut(s, first));)
             bytes += 4 * (int64_t)tt_optim_piece(s->optim, --first).n;
         b->first_piece = first;
         b->end_piece = end;

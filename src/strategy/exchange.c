@@ -7,6 +7,8 @@
  *   GATHER    (allreduce) we have added up our part, in tree order; it goes to all, theirs comes
  *   DONE      the column is summed over all nodes
  *
+ * With PowerSGD it is longer: see factor.c, which has the same stages twice.
+ *
  * A part is received where it will be used. The buffer of a send is not written to before the send
  * is done, so GATHER, which receives into what SCATTER sent from, begins when all of SCATTER is
  * over. Buckets are independent of one another: the network always has something to do. */
@@ -25,15 +27,6 @@ enum {
     TAG_PIECES,
     TAG_SUMS
 };
-
-typedef enum stage { WAITING, SCATTER, GATHER, DONE } stage;
-
-typedef struct way {
-    stage stage;
-    tt_op *ops;
-    int op_count, next; /* ops before `next` are done */
-    float *inbox;       /* our part, of all nodes' sums that are not ours, one after the other */
-} way;
 
 struct exchange {
     way *ways;
@@ -54,8 +47,7 @@ static int tag_of(int kind, int64_t number)
     return (int)((number * KINDS + kind) % (TT_TAGS - KINDS));
 }
 
-/* Node h's rank of our column, in the column's group. */
-static int at_node(const tt_strategy *s, int h)
+int column_at(const tt_strategy *s, int h)
 {
     int i = 0;
     while (s->column_group->rank[i] != s->nodes[h].rank[s->local]) i++;
@@ -166,7 +158,7 @@ static tt_err start_squeezed(tt_strategy *s, int index)
     for (int h = 0; h < s->node_count; h++) {
         if (h == s->node || !own.n || !x->targets[h].count) continue;
         void *to = squeeze_inbox(s, index, h, &bytes);
-        if ((err = tt_recv_start(s->column_group, at_node(s, h), tag, to, bytes,
+        if ((err = tt_recv_start(s->column_group, column_at(s, h), tag, to, bytes,
                                  &w->ops[w->op_count++])))
             return err;
     }
@@ -175,7 +167,7 @@ static tt_err start_squeezed(tt_strategy *s, int index)
         if (!part_of(s, b, h).n) continue;
         const void *from = squeeze_part(s, index, h, &bytes);
         if (h == s->node) continue;
-        if ((err = tt_send_start(s->column_group, at_node(s, h), tag, from, bytes,
+        if ((err = tt_send_start(s->column_group, column_at(s, h), tag, from, bytes,
                                  &w->ops[w->op_count++])))
             return err;
         s->stats.bytes_sent += (int64_t)bytes;
@@ -197,7 +189,7 @@ static tt_err start_scatter(tt_strategy *s, int index)
     if (s->squeeze) return start_squeezed(s, index);
     for (int h = 0; h < s->node_count; h++)
         for (int k = 0; k < x->targets[h].count && h != s->node && own.n; k++, to += own.n)
-            if ((err = tt_recv_start(s->column_group, at_node(s, h),
+            if ((err = tt_recv_start(s->column_group, column_at(s, h),
                                      tag_of(TAG_SCATTER, (int64_t)index * MOST_TARGETS + k), to,
                                      (size_t)own.n * sizeof *to, &w->ops[w->op_count++])))
                 return err;
@@ -206,7 +198,7 @@ static tt_err start_scatter(tt_strategy *s, int index)
         tt_span part = part_of(s, b, h);
         for (int k = 0; k < x->targets[s->node].count && part.n; k++) {
             const float *from = grad_at(s, s->local, 0, k) + part.at;
-            if ((err = tt_send_start(s->column_group, at_node(s, h),
+            if ((err = tt_send_start(s->column_group, column_at(s, h),
                                      tag_of(TAG_SCATTER, (int64_t)index * MOST_TARGETS + k), from,
                                      (size_t)part.n * sizeof *from, &w->ops[w->op_count++])))
                 return err;
@@ -269,14 +261,14 @@ static tt_err start_squeezed_gather(tt_strategy *s, int index)
     for (int h = 0; h < s->node_count; h++) {
         if (h == s->node || !part_of(s, b, h).n) continue;
         void *to = squeeze_sum_inbox(s, index, h, &bytes);
-        if ((err = tt_recv_start(s->column_group, at_node(s, h), tag_of(TAG_GATHER, index), to,
+        if ((err = tt_recv_start(s->column_group, column_at(s, h), tag_of(TAG_GATHER, index), to,
                                  bytes, &w->ops[w->op_count++])))
             return err;
     }
     if (!own.n) return TT_OK;
     const void *from = squeeze_sum(s, index, &bytes);
     for (int i = 1; i < s->node_count; i++) {
-        if ((err = tt_send_start(s->column_group, at_node(s, (s->node + i) % s->node_count),
+        if ((err = tt_send_start(s->column_group, column_at(s, (s->node + i) % s->node_count),
                                  tag_of(TAG_GATHER, index), from, bytes, &w->ops[w->op_count++])))
             return err;
         s->stats.bytes_sent += (int64_t)bytes;
@@ -303,12 +295,12 @@ static tt_err start_gather(tt_strategy *s, int index, int kind, float *base, tt_
     for (int h = 0; h < s->node_count; h++) {
         tt_span part = part_of(s, b, h);
         if (h != s->node && part.n &&
-            (err = tt_recv_start(s->column_group, at_node(s, h), tag_of(kind, index),
+            (err = tt_recv_start(s->column_group, column_at(s, h), tag_of(kind, index),
                                  base + part.at, (size_t)part.n * sizeof *base, &ops[(*count)++])))
             return err;
     }
     for (int i = 1; i < s->node_count && own.n; i++) {
-        if ((err = tt_send_start(s->column_group, at_node(s, (s->node + i) % s->node_count),
+        if ((err = tt_send_start(s->column_group, column_at(s, (s->node + i) % s->node_count),
                                  tag_of(kind, index), base + own.at, (size_t)own.n * sizeof *base,
                                  &ops[(*count)++])))
             return err;
@@ -330,13 +322,21 @@ static tt_err advance(tt_strategy *s, int index)
     way *w = &s->ex->ways[index];
     tt_err err;
 
-    if (w->stage == WAITING && column_reduced(s, index) && (err = start_scatter(s, index)))
-        return err;
-    while (w->stage == SCATTER || w->stage == GATHER) {
+    if (w->stage == WAITING) {
+        if (!column_reduced(s, index)) return TT_OK;
+        if ((err = s->factor ? factor_next(s, index, w, s->ex->targets[s->node].count > 0)
+                             : start_scatter(s, index)))
+            return err;
+    }
+    while (w->stage != DONE) {
         while (w->next < w->op_count) {
             if ((err = tt_op_test(&w->ops[w->next]))) return err;
             if (!w->ops[w->next].done) return TT_OK;
             w->next++;
+        }
+        if (s->factor) {
+            if ((err = factor_next(s, index, w, true))) return err;
+            continue;
         }
         if (w->stage == SCATTER && (err = add_up(s, index))) return err;
         if (w->stage == GATHER && s->squeeze && (err = unpack_sums(s, index))) return err;
@@ -380,7 +380,7 @@ int exchange_missing(const tt_strategy *s)
 
     for (int b = x->first_open; x->ways && b < s->bucket_count; b++) {
         const way *w = &x->ways[b];
-        if ((w->stage == SCATTER || w->stage == GATHER) && w->next < w->op_count)
+        if (w->stage != WAITING && w->stage != DONE && w->next < w->op_count)
             return s->column_group->rank[w->ops[w->next].peer];
     }
     return -1;
@@ -420,14 +420,14 @@ static tt_err gather_places(tt_strategy *s, int kind, char *base, size_t each, c
     for (int h = 0; h < s->node_count; h++) {
         range p = place[h];
         if (h != s->node && p.b > p.a &&
-            (err = tt_recv_start(s->column_group, at_node(s, h), tag_of(kind, 0),
+            (err = tt_recv_start(s->column_group, column_at(s, h), tag_of(kind, 0),
                                  base + (size_t)p.a * each, (size_t)(p.b - p.a) * each,
                                  &ops[count++])))
             return err;
     }
     range own = place[s->node];
     for (int i = 1; i < s->node_count && own.b > own.a; i++)
-        if ((err = tt_send_start(s->column_group, at_node(s, (s->node + i) % s->node_count),
+        if ((err = tt_send_start(s->column_group, column_at(s, (s->node + i) % s->node_count),
                                  tag_of(kind, 0), base + (size_t)own.a * each,
                                  (size_t)(own.b - own.a) * each, &ops[count++])))
             return err;

@@ -177,6 +177,7 @@ struct tt_strategy {
     exchange *ex;
     codec codec;
     struct squeeze *squeeze; /* NULL: nothing is compressed */
+    struct factor *factor;   /* NULL: or not by PowerSGD    */
     _Atomic int failing;     /* a tt_err: the first that any thread met */
     char message[512];
 };
@@ -245,6 +246,23 @@ static inline bool owns(const tt_strategy *s, int piece)
 /* The first error of any thread ends the step for all of them. */
 void strategy_fail(tt_strategy *s, tt_err err);
 bool strategy_failed(const tt_strategy *s);
+
+/* A bucket on its way between nodes: exchange.c. */
+typedef enum stage { WAITING, SCATTER, GATHER, SCATTER2, GATHER2, DONE } stage;
+typedef struct way {
+    stage stage;
+    tt_op *ops;
+    int op_count, next; /* ops before `next` are done */
+    float *inbox;       /* our part, of all nodes' sums that are not ours, one after the other */
+} way;
+int column_at(const tt_strategy *s, int h); /* node h's rank of our column, in the column's group */
+
+/* ---- factor.c: between nodes, as two factors of low rank ---- */
+tt_err factor_open(tt_strategy *s);
+void factor_close(tt_strategy *s);
+/* What comes when all messages of a stage are through; leaves the way in the next. `present`: this
+ * node had samples. */
+tt_err factor_next(tt_strategy *s, int index, way *w, bool present);
 
 /* ---- squeeze.c: between nodes, compressed ---- */
 

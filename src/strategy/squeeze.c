@@ -63,11 +63,11 @@ tt_err squeeze_open(tt_strategy *s)
     s->squeeze = q;
     q->places = calloc((size_t)s->bucket_count, sizeof *q->places);
     if (!q->places) tt_mem_out((size_t)s->bucket_count * sizeof *q->places);
-    for (int p = 0; p < s->piece_count; p++) {
+    for (int p = 0; p < s->piece_count && s->codec.kind != CODEC_LOWRANK; p++) {
         size_t scratch = codec_scratch(&s->codec, tt_optim_piece(s->optim, p).n);
         if (scratch > most) most = scratch;
     }
-    for (int b = 0; b < s->bucket_count; b++) {
+    for (int b = 0; b < s->bucket_count && s->codec.kind != CODEC_LOWRANK; b++) {
         squeeze_place *at = &q->places[b];
         *at = (squeeze_place){.out = out, .in = in, .own = part_bytes(s, b, s->node, false)};
         for (int h = 0; h < s->node_count; h++) out += out_room(s, b, h);

@@ -20,8 +20,6 @@ static tt_err read_compress(const tt_node *at, const char *text, tt_plan *p)
     if (p->aggregate == TT_AVERAGE)
         return tt_node_fail(at,
                             "compress is for gradients, and with aggregate: average none travel");
-    if (c.kind == CODEC_LOWRANK)
-        return tt_node_fail(at, "powersgd is not there yet: use topk, int8, 1bit, bf16 or fp16");
     return TT_OK;
 }
 
@@ -53,7 +51,8 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
         {"bucket", TT_SIZE, offsetof(__typeof__(p), bucket), "2MiB", 4096, 1 << 30, NULL,
          "gradients are exchanged in runs of about this size"},
         {"compress", TT_STRING, offsetof(__typeof__(p), compress), "none", 0, 0, NULL,
-         "none, bf16, fp16, int8, topk:0.01 or 1bit: between hosts, or workers of one host"},
+         "none, bf16, fp16, int8, topk:0.01, 1bit or powersgd:4: between hosts, or between "
+         "the workers if there is but one host"},
         {"timeout", TT_TIME, offsetof(__typeof__(p), timeout), "60s", 0.1, 1e6, NULL,
          "how long a worker is waited for"},
         {"average", TT_NODE, offsetof(__typeof__(p), average), "-", 0, 0, NULL,
@@ -244,6 +243,7 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     }
     if ((err = deal_buckets(s)) || (err = exchange_open(s)) ||
         (compressed(s) && s->column_group && (err = squeeze_open(s))) ||
+        (s->squeeze && s->codec.kind == CODEC_LOWRANK && (err = factor_open(s))) ||
         (err = tt_crew_open(m, threads, tt_strategy_room(s), true, &s->crew)))
         return err;
     if (tt_optim_passes(o) > 1 && s->staged && !sharded(s) &&
@@ -272,6 +272,7 @@ void tt_strategy_close(tt_strategy *s)
     tt_crew_close(s->crew);
     exchange_close(s->ex);
     squeeze_close(s);
+    factor_close(s);
     tt_share_close(&s->share);
     deal_close(s);
     size_t flat = (size_t)s->size * sizeof(float);
