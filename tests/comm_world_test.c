@@ -128,15 +128,41 @@ static tt_err sharing(tt_world *w, void *arg)
     return TT_OK;
 }
 
+static tt_err sums(tt_world *w, void *arg)
+{
+    static const int64_t lengths[] = {1, 7, 1000, 262144, 700001};
+    const int64_t room = 700001;
+    tt_summer *s;
+    float *own = calloc((size_t)room, sizeof *own);
+    (void)arg;
+
+    tt_err err = tt_summer_open(tt_world_all(w), (size_t)room * sizeof(float), &s);
+    for (int k = 0; k < 4 * TT_COUNT(lengths) && !err; k++) {
+        int64_t n = lengths[k / 4];
+        float *x = k % 2 ? tt_summer_memory(s) : own, want = 0, scale = k % 4 < 2 ? 1 : 0.5f;
+        for (int64_t i = 0; i < n; i++) x[i] = (float)(i % 1000) * (float)(w->rank + 1) + (float)k;
+        if ((err = tt_summer_run(s, x, n, scale))) break;
+        for (int64_t i = 0; i < n && !err; i++) {
+            want =
+                ((float)(i % 1000) * (float)(w->size * (w->size + 1) / 2) + (float)(k * w->size)) *
+                scale;
+            if (x[i] != want)
+                err = tt_fail(TT_EINVAL, "%lld of %lld: %g, wanted %g", (long long)i, (long long)n,
+                              x[i], want);
+        }
+    }
+    if (!err) err = tt_group_barrier(tt_world_all(w));
+    tt_summer_close(s);
+    free(own);
+    return err;
+}
+
 #ifdef COMM_WORLD_TEST_MPI
 static const struct {
     const char *name;
     tt_sim_fn fn;
-} jobs[] = {{"small things", small_things},
-            {"messages in order", in_order},
-            {"groups", groups},
-            {"agreement", agreement},
-            {"shared memory", sharing}};
+} jobs[] = {{"small things", small_things}, {"messages in order", in_order}, {"groups", groups},
+            {"agreement", agreement},       {"shared memory", sharing},      {"sums", sums}};
 
 int main(void)
 {
@@ -188,6 +214,11 @@ TT_TEST(comm, all_hear_of_one_error_and_whose_it_is)
 TT_TEST(comm, memory_of_a_host_is_seen_by_its_ranks)
 {
     on_all_sizes(sharing);
+}
+
+TT_TEST(comm, long_vectors_are_summed_wherever_they_lie)
+{
+    on_all_sizes(sums);
 }
 
 static tt_err who_is_where(tt_world *w, void *arg)

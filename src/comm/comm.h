@@ -122,6 +122,21 @@ typedef struct tt_share {
 tt_err tt_share_open(const tt_group *host, size_t bytes, tt_share *out);
 void tt_share_close(tt_share *s); /* accepts a zeroed one */
 
+/* ---- Sums of long vectors: for programs, and whatever is no gradient ---- */
+
+/* Adds up float vectors over a group: within a host in shared memory, between hosts by messages; in
+ * rank order on a host, then in host order, so that equal input gives equal bits. All members open
+ * it at the same time; one call is under way at a time. */
+typedef struct tt_summer tt_summer;
+/* `bytes`: shared memory of this member for tt_summer_memory; 0: none. */
+tt_err tt_summer_open(const tt_group *g, size_t bytes, tt_summer **out);
+/* Memory that the others of the host see: vectors that lie there are summed without a copy. NULL if
+ * there is none. */
+void *tt_summer_memory(tt_summer *s);
+/* x becomes the sum over all members; `scale` is then multiplied in (1: nothing). */
+tt_err tt_summer_run(tt_summer *s, float *x, int64_t n, float scale);
+void tt_summer_close(tt_summer *s); /* accepts NULL */
+
 /* ---- Flags: numbers in shared memory that only grow, and can be waited for ---- */
 
 typedef struct tt_flag {

@@ -1,9 +1,9 @@
 /* Which CPUs a rank keeps to.
  *
- * Ranks of a host that may all use the same CPUs get neighbouring ones each, none twice: whole cores
- * first, so that two threads share a core only when there are more of them than cores. Who was given
- * CPUs of its own by a launcher or a batch system keeps those. Where threads are more than CPUs
- * nobody is bound: the system shares out better than we could. */
+ * Ranks of a host that may all use the same CPUs get neighbouring ones each, none twice: whole
+ * cores first, so that two threads share a core only when there are more of them than cores. Who
+ * was given CPUs of its own by a launcher or a batch system keeps those. Where threads are more
+ * than CPUs nobody is bound: the system shares out better than we could. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>
@@ -30,8 +30,7 @@ static int order_of(const cpu_set_t *allowed, int *out)
             for (int c = 0; c < cores; c++) {
                 hwloc_obj_t core = hwloc_get_obj_by_type(t, HWLOC_OBJ_CORE, (unsigned)c);
                 int at = hwloc_bitmap_first(core->cpuset);
-                for (int i = 0; i < depth && at >= 0; i++)
-                    at = hwloc_bitmap_next(core->cpuset, at);
+                for (int i = 0; i < depth && at >= 0; i++) at = hwloc_bitmap_next(core->cpuset, at);
                 if (at >= 0 && at < CPUS && CPU_ISSET(at, allowed)) out[n++] = at;
             }
             depth++;
@@ -71,7 +70,8 @@ tt_err tt_world_pin(const tt_world *w, int threads, int *bound)
     }
     count = order_of(&mine.allowed, order);
     /* A quota of CPU time below the number of CPUs counts too. */
-    if (!common || total > count || total > tt_cpu_count() || (wish && !strcmp(wish, "0"))) goto out;
+    if (!common || total > count || total > tt_cpu_count() || (wish && !strcmp(wish, "0")))
+        goto out;
     CPU_ZERO(&mine.allowed);
     for (int i = 0; i < threads; i++) CPU_SET(order[before + i], &mine.allowed);
     if (!sched_setaffinity(0, sizeof mine.allowed, &mine.allowed)) *bound = threads;
