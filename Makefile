@@ -109,7 +109,7 @@ replays: $(FUZZ_TARGETS:%=$(B)/replay-%)
 build-fuzz/fuzz-%: tests/fuzz/%_fuzz.c
 	@mkdir -p $(@D)
 	clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize=function -std=gnu11 -DTT_VERSION='"fuzz"' -Isrc -Iinclude \
-	    $(PKG_CFLAGS) -o $@ $< src/base/*.c src/data/*.c src/store/*.c src/tensor/shape.c $(LDLIBS) -lpthread
+	    $(PKG_CFLAGS) -o $@ $< src/base/*.c src/cluster/*.c src/data/*.c src/store/*.c src/tensor/shape.c $(LDLIBS) -lpthread
 fuzz:
 	tools/setup fuzz
 	+tools/fuzz $(FUZZ_S) $(FUZZ_TARGETS)

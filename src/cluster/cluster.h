@@ -52,8 +52,9 @@ typedef struct tt_tf_config {
  * mean), an address that is none or comes twice, a task outside the cluster. `text` NULL or without
  * a cluster: TT_OK and ranks 0. */
 tt_err tt_tf_config_parse(const char *text, tt_tf_config *out);
-tt_err tt_tf_config_hosts(const tt_tf_config *c,
-                          tt_hosts *out); /* hosts with their ranks as slots */
+/* The hosts in the order of their first rank, with their ranks as slots. A world launched on them
+ * numbers its ranks host by host, also where TF_CONFIG mixes the hosts. */
+tt_err tt_tf_config_hosts(const tt_tf_config *c, tt_hosts *out);
 void tt_tf_config_free(tt_tf_config *c);
 
 /* ---- Launching ---- */

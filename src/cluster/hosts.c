@@ -9,10 +9,12 @@
 
 #include <arpa/inet.h>
 #include <limits.h>
+#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 enum { FILE_MOST = 64 << 20, SHOWN = 60, DIGITS_MOST = 18 };
@@ -117,13 +119,29 @@ const char *tt_host_split(const char *text, size_t size, char name[256], const c
     return NULL;
 }
 
+/* Is it an address, and one of this host? Then a socket can be bound to it. */
+static bool is_own_address(const char *name)
+{
+    struct addrinfo want = {.ai_flags = AI_NUMERICHOST, .ai_socktype = SOCK_DGRAM}, *a = NULL;
+    bool own = false;
+    int fd;
+
+    if (getaddrinfo(name, NULL, &want, &a)) return false;
+    fd = socket(a->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0) {
+        own = !bind(fd, a->ai_addr, a->ai_addrlen);
+        close(fd);
+    }
+    freeaddrinfo(a);
+    return own;
+}
+
 bool tt_host_is_here(const char *name)
 {
     char own[256] = "";
     size_t n = strcspn(name, "."), m;
 
-    if (!strcasecmp(name, "localhost") || !strncmp(name, "127.", 4) || !strcmp(name, "::1"))
-        return true;
+    if (!strcasecmp(name, "localhost") || is_own_address(name)) return true;
     if (gethostname(own, sizeof own - 1) || !*own) return false;
     if (!strcasecmp(name, own)) return true;
     /* node1 and node1.cluster are one; node1.here and node1.there are two. */
@@ -270,20 +288,18 @@ static tt_err read_setting(const char **p, const char *end, int *slots, int *mos
     char shown[96], value[96], key[16] = "";
     const char *word, *near;
     size_t size, n;
-    int *to, number;
+    int *to, which, number;
 
     take_word(p, end, &word, &size);
     tt_show_text(word, size, shown);
-    if (size < sizeof key) snprintf(key, sizeof key, "%s", shown);
+    if (size < sizeof key) memcpy(key, shown, size);
     while (*p < end && is_blank(**p)) ++*p;
     if (*p == end || **p != '=')
         return tt_fail(TT_EINVAL, "'%s' stands behind the host: write slots=4, one host a line",
                        shown);
     ++*p;
-    to = !strcmp(key, "slots")                                    ? slots
-         : !strcmp(key, "max_slots") || !strcmp(key, "max-slots") ? most
-                                                                  : NULL;
-    if (!to) {
+    for (which = 0; which < TT_COUNT(keys) && strcmp(key, keys[which]);) which++;
+    if (which == TT_COUNT(keys)) {
         near = tt_nearest(key, keys, TT_COUNT(keys));
         return tt_fail(TT_EINVAL, "unknown word '%s'%s%s%s", shown,
                        near ? ": did you mean '" : ": a host takes slots and max_slots",
@@ -294,6 +310,7 @@ static tt_err read_setting(const char **p, const char *end, int *slots, int *mos
     if (number < 1)
         return tt_fail(TT_EINVAL, "%s is '%s': write a number from 1 to %d", shown,
                        tt_show_text(word, n, value), TT_SLOTS_MOST);
+    to = which == 0 ? slots : most;
     if (*to) return tt_fail(TT_EINVAL, "%s is given twice", shown);
     *to = number;
     return TT_OK;

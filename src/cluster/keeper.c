@@ -10,8 +10,9 @@
  *
  * Neither process group nor session holds a world together: Open MPI gives each rank a group of its
  * own, Hydra each proxy and rank a session. So a world is known by a mark in its environment, which
- * all inherit, and whoever carries it is found in /proc. The keeper is a subreaper: orphans of the
- * world become its children, to be reaped without a look at those of the supervisor.
+ * all inherit, and whoever carries it is found in /proc. And the keeper is a subreaper: what the
+ * world leaves behind becomes its child, also a process that has thrown its environment away, and
+ * can be killed and reaped without a look at the children of the supervisor.
  *
  * Open MPI's mpirun may never exit once a rank has died in the wrong moment: when all others of its
  * world are gone, it is not waited for.
@@ -37,7 +38,7 @@
 #include <unistd.h>
 
 static const double GRACE_S = 2, SWEEP_S = 10;
-const double TT_KEEPER_S = 2 + 10 + 3;
+const double TT_KEEPER_S = 2 + 2 * 10 + 3;
 enum { LOOK_MS = 20, CHUNK = 16 << 10 };
 
 static void sleep_ms(int ms)
@@ -238,6 +239,39 @@ static int open_signals(void)
     return signalfd(-1, &some, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
+/* SIGKILL to all that are now our children. */
+static void kill_children(void)
+{
+    char path[64];
+    FILE *f;
+    int pid;
+
+    snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
+    if (!(f = fopen(path, "re"))) return; /* a kernel without it: the marks must do */
+    while (fscanf(f, "%d", &pid) == 1) kill(pid, SIGKILL);
+    fclose(f);
+}
+
+/* Keeps (1). Children come as long as their parents die, so it takes several rounds. */
+static void end_all(life *l)
+{
+    double until = tt_clock_s() + SWEEP_S;
+    siginfo_t any;
+
+    if (!l->ended) {
+        kill(l->launcher, SIGKILL);
+        l->code = 128 + SIGKILL;
+    }
+    tt_mark_end(l->k->mark);
+    for (;;) {
+        kill_children();
+        reap(l);
+        if (waitid(P_ALL, 0, &any, WEXITED | WNOHANG | WNOWAIT) && errno == ECHILD) return;
+        if (tt_clock_s() > until) return;
+        sleep_ms(1);
+    }
+}
+
 void tt_keeper_run(const tt_keeper *k)
 {
     life l = {.k = k, .control = k->control, .lock = k->lock, .code = 127};
@@ -258,12 +292,7 @@ void tt_keeper_run(const tt_keeper *k)
     use_streams(null, null, null);
     keep_only((int *[]){&l.control, &l.signals, &l.lock}, 3);
     watch(&l);
-    if (!l.ended) {
-        kill(l.launcher, SIGKILL);
-        l.code = 128 + SIGKILL;
-    }
-    tt_mark_end(k->mark);
-    reap(&l);
+    end_all(&l);
     tt_dir_remove(k->folder);
     if (k->shm) tt_dir_remove(k->shm);
     _exit(l.code);

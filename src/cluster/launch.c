@@ -249,22 +249,56 @@ static tt_err check_hosts(const plan *p)
     return TT_OK;
 }
 
+/* The list of hosts as an argument. */
+static tt_err say_list(plan *p, const char *option, tt_str *list)
+{
+    tt_err err = TT_OK;
+
+    if (list->size > WORD_MOST)
+        err = tt_fail(TT_EINVAL, "%d hosts are more than fit into a command line",
+                      p->o->hosts->count);
+    else
+        say2(p, option, list->data);
+    tt_str_free(list);
+    return err;
+}
+
 /* "a:4,b:4": both launchers take this form. */
 static tt_err say_hosts(plan *p, const char *option)
 {
     const tt_hosts *h = p->o->hosts;
     tt_str list = {0};
-    tt_err err = TT_OK;
 
     for (int i = 0; i < h->count; i++)
         tt_str_add(&list, "%s%s:%d", i ? "," : "", h->host[i].name,
                    h->host[i].slots ? h->host[i].slots : 1);
-    if (list.size > WORD_MOST)
-        err = tt_fail(TT_EINVAL, "%d hosts are more than fit into a command line", h->count);
-    else
-        say2(p, option, list.data);
-    tt_str_free(&list);
-    return err;
+    return say_list(p, option, &list);
+}
+
+/* "a,a,b", an entry for each rank: Open MPI keeps to this order, where else it would begin with the
+ * host it runs on. */
+static tt_err say_ranks(plan *p, const char *option)
+{
+    const tt_host *host = p->o->hosts->host;
+    tt_str list = {0};
+
+    for (int rank = 0, slot = 0; rank < p->o->ranks && list.size <= WORD_MOST; rank++) {
+        tt_str_add(&list, "%s%s", rank ? "," : "", host->name);
+        if (++slot >= host->slots) {
+            host++;
+            slot = 0;
+        }
+    }
+    return say_list(p, option, &list);
+}
+
+/* Is this host in the list, but not its first? */
+static bool is_here_later(const tt_hosts *h)
+{
+    int i = 0;
+
+    while (i < h->count && !tt_host_is_here(h->host[i].name)) i++;
+    return i > 0 && i < h->count;
 }
 
 /* This host's address as the first of the others sees it, "" if that cannot be told. Hydra gives
@@ -297,6 +331,7 @@ static tt_err say_openmpi(plan *p, bool alone)
 {
     static const char no_allocation[] = "^slurm,gridengine,tm,lsf,alps";
     char cwd[PATH_MAX];
+    bool is_mapped, in_turn;
     tt_err err;
 
     if (!geteuid()) {
@@ -318,8 +353,12 @@ static tt_err say_openmpi(plan *p, bool alone)
         want_env(p, "HWLOC_COMPONENTS", "linux,stop");
         return TT_OK;
     }
-    if ((err = say_hosts(p, "--host"))) return err;
-    if (!is_set(p, "OMPI_MCA_rmaps_base_mapping_policy")) say2(p, "--map-by", "slot");
+    want_mca(p, "orte_keep_fqdn_hostnames", "1"); /* else it calls a.b.c by the name a */
+    is_mapped = is_set(p, "OMPI_MCA_rmaps_base_mapping_policy");
+    in_turn = !is_mapped && is_here_later(p->o->hosts);
+    err = in_turn ? say_ranks(p, "--host") : say_hosts(p, "--host");
+    if (err) return err;
+    if (!is_mapped) say2(p, "--map-by", in_turn ? "seq" : "slot");
     if (p->rsh) {
         want_mca(p, "plm", "rsh");
         want_mca(p, "ras", no_allocation);
@@ -332,8 +371,8 @@ static tt_err say_openmpi(plan *p, bool alone)
     return TT_OK;
 }
 
-/* MPICH. It binds nothing unless told to, and its environment goes to all ranks, so what stands in
- * -genv is there for all to see. */
+/* MPICH. It binds nothing unless told to, and passes all of its environment on, unless the user has
+ * told it otherwise: what the workers need is said by name. */
 static tt_err say_mpich(plan *p, bool alone)
 {
     char cwd[PATH_MAX], own[INET6_ADDRSTRLEN];
@@ -364,6 +403,10 @@ static tt_err say_mpich(plan *p, bool alone)
         size_t n = strcspn(*e, "=");
         say(p, "-genv");
         say2(p, tt_arena_printf(p->arena, "%.*s", (int)n, *e), *e + n + 1);
+    }
+    if (p->mark) {
+        say(p, "-genv");
+        say2(p, "TUTTI_WORLD", p->mark);
     }
     want_env(p, "UCX_TLS", "tcp,posix,self");
     return TT_OK;
