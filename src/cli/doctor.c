@@ -199,8 +199,9 @@ static void look_at_libraries(report *r)
 
     json_object_set_new(r->root, "libraries",
                         json_pack("{s:s, s:s, s:s, s:s, s:s}", "mpi", tt_mpi_name(), "libyaml",
-                                  yaml_get_version_string(), "jansson", jansson_version_str(), "zlib", zlibVersion(),
-                                  "libcrypto", OpenSSL_version(OPENSSL_VERSION)));
+                                  yaml_get_version_string(), "jansson", jansson_version_str(),
+                                  "zlib", zlibVersion(), "libcrypto",
+                                  OpenSSL_version(OPENSSL_VERSION)));
 #ifdef TT_HAVE_CURL
     json_object_set_new(features, "download", json_string(curl_version()));
 #else

@@ -16,7 +16,7 @@
 typedef struct train_opts {
     tt_opt_list set;
     int64_t threads, workers;
-    const char *hosts, *hostfile;
+    const char *hosts, *hostfile, *trace;
     const char *run, *runs, *resume, *init;
     bool partial, quiet, json;
 } train_opts;
@@ -39,6 +39,9 @@ static const tt_option options[] = {
      "go on with a run from its newest valid checkpoint, with as many threads as it had; auto: the "
      "one of --run, else the newest of this name, model and data that is not done, else start "
      "anew"},
+    {"trace-steps", 0, TT_OPT_STRING, offsetof(train_opts, trace), "A:B",
+     "record what each thread of each worker does in steps A to B, for Perfetto, in the run's "
+     "trace/steps.json"},
     {"init", 0, TT_OPT_STRING, offsetof(train_opts, init), "FILE",
      "start from these weights: a run, a checkpoint or a safetensors file"},
     {"partial", 0, TT_OPT_FLAG, offsetof(train_opts, partial), NULL,
@@ -271,6 +274,17 @@ static int fail_together(const listener *l, tt_err err)
     return cli_exit_code(err);
 }
 
+static tt_err read_trace(const char *text, int64_t *from, int64_t *to)
+{
+    char a[32], b[32], rest;
+
+    if (!text) return TT_OK;
+    if (sscanf(text, "%31[0-9]:%31[0-9]%c", a, b, &rest) == 2 && tt_parse_int(a, from) &&
+        tt_parse_int(b, to) && *from >= 1 && *to >= *from)
+        return TT_OK;
+    return tt_fail(TT_EINVAL, "--trace-steps: '%s' is no range of steps: say 100:120", text);
+}
+
 static int work(const train_opts *o, int argc, const char **argv)
 {
     char run[CLI_PATH], init[CLI_PATH];
@@ -290,6 +304,7 @@ static int work(const train_opts *o, int argc, const char **argv)
     if (tt_world_started().by && (err = tt_world_join(&to.world))) return cli_fail(err);
     l.silent = to.world && to.world->rank;
     if ((err = cli_threads(o->threads, &to.threads)) ||
+        (err = read_trace(o->trace, &to.trace_from, &to.trace_to)) ||
         (err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, which.quiet || l.silent,
                             &job)) ||
         (err = cli_run_choose(&which, &job, run, &to.resume)) ||
@@ -350,8 +365,11 @@ static int supervise(const train_opts *o, int argc, const char **argv)
     }
     const struct {
         const char *option, *value;
-    } given[] = {
-        {"--run", o->run}, {"--runs", o->runs}, {"--resume", o->resume}, {"--init", o->init}};
+    } given[] = {{"--trace-steps", o->trace},
+                 {"--run", o->run},
+                 {"--runs", o->runs},
+                 {"--resume", o->resume},
+                 {"--init", o->init}};
     for (int i = 0; i < TT_COUNT(given); i++)
         if (given[i].value) {
             word[count++] = given[i].option;

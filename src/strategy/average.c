@@ -54,12 +54,12 @@ static tt_err mean_round(const tt_group *g, float *x, int64_t n, meeting *m)
     for (int r = 0; r < g->size; r++) {
         tt_span p = share_of(n, g->size, r);
         if (r != g->me && p.n &&
-            (err = tt_recv_start(g, r, TAG_MEAN + 1, x + p.at, (size_t)p.n * sizeof *x,
+            (err = tt_recv_start(g, r, TAG_MEAN_BACK, x + p.at, (size_t)p.n * sizeof *x,
                                  &m->ops[count++])))
             return err;
     }
     for (int i = 1; i < g->size && own.n; i++)
-        if ((err = tt_send_start(g, (g->me + i) % g->size, TAG_MEAN + 1, x + own.at,
+        if ((err = tt_send_start(g, (g->me + i) % g->size, TAG_MEAN_BACK, x + own.at,
                                  (size_t)own.n * sizeof *x, &m->ops[count++])))
             return err;
     return tt_ops_wait(m->ops, count);

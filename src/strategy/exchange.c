@@ -324,6 +324,7 @@ static tt_err advance(tt_strategy *s, int index)
 
     if (w->stage == WAITING) {
         if (!column_reduced(s, index)) return TT_OK;
+        w->begun = tt_clock_s();
         if ((err = s->factor ? factor_next(s, index, w, s->ex->targets[s->node].count > 0)
                              : start_scatter(s, index)))
             return err;
@@ -361,8 +362,12 @@ tt_err exchange_poll(tt_strategy *s)
 
     if (!x->ways) return TT_OK;
     for (int b = x->first_open; b < s->bucket_count; b++) {
-        if (x->ways[b].stage != DONE && (err = advance(s, b)))
-            return tt_context(err, "step %lld, bucket %d", (long long)s->step + 1, b);
+        if (x->ways[b].stage != DONE) {
+            if ((err = advance(s, b)))
+                return tt_context(err, "step %lld, bucket %d", (long long)s->step + 1, b);
+            if (x->ways[b].stage == DONE && trace_on(s))
+                trace_add(s, -1, TRACE_BUCKET, b, x->ways[b].begun, tt_clock_s());
+        }
         if (x->ways[b].stage == WAITING) break; /* nor are those after it */
     }
     int was = x->first_open;

@@ -178,6 +178,7 @@ struct tt_strategy {
     codec codec;
     struct squeeze *squeeze; /* NULL: nothing is compressed */
     struct factor *factor;   /* NULL: or not by PowerSGD    */
+    struct trace *trace;     /* NULL: none was asked for    */
     _Atomic int failing;     /* a tt_err: the first that any thread met */
     char message[512];
 };
@@ -254,6 +255,7 @@ typedef struct way {
     tt_op *ops;
     int op_count, next; /* ops before `next` are done */
     float *inbox;       /* our part, of all nodes' sums that are not ours, one after the other */
+    double begun;
 } way;
 int column_at(const tt_strategy *s, int h); /* node h's rank of our column, in the column's group */
 
@@ -289,8 +291,27 @@ tt_err squeeze_unpack_sum(tt_strategy *s, int index, int h);
 tt_err squeeze_collect(tt_strategy *s);
 void squeeze_spread(tt_strategy *s);
 
+/* ---- trace.c: what each thread did when ---- */
+typedef enum trace_kind {
+    TRACE_STEP,
+    TRACE_DATA,
+    TRACE_FORWARD,
+    TRACE_BACKWARD,
+    TRACE_SUM,
+    TRACE_WAIT,
+    TRACE_OPTIM,
+    TRACE_BUCKET,
+    TRACE_READY,
+    TRACE_WEIGHTS
+} trace_kind;
+bool trace_on(const tt_strategy *s);
+/* Does nothing unless a trace is being made. me -1: the lane of messages. */
+void trace_add(tt_strategy *s, int me, trace_kind kind, int number, double begin, double end);
+void trace_close(tt_strategy *s);
+
 /* ---- average.c ---- */
-enum { TAG_STATE = 1 << 19, TAG_MEAN }; /* beyond those of exchange.c */
+/* Tags beyond those of exchange.c: */
+enum { TAG_STATE = 1 << 19, TAG_MEAN, TAG_MEAN_BACK, TAG_CLOCK };
 tt_err average_meet(tt_strategy *s, int order);
 
 /* ---- exchange.c: between nodes; thread 0 alone ---- */

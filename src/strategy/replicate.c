@@ -51,6 +51,7 @@ static bool await(tt_strategy *s, int me, tt_flag *f, uint32_t v, int local, boo
 {
     tt_idle idle = {.limit_s = indirect ? 0 : s->plan.timeout_s};
     bool drive = me == 0 && !exchange_done(s);
+    double begun = trace_on(s) && !tt_flag_has(f, v) ? tt_clock_s() : 0;
     uint32_t missing;
     tt_err err;
 
@@ -75,6 +76,7 @@ static bool await(tt_strategy *s, int me, tt_flag *f, uint32_t v, int local, boo
         strategy_fail(s, tt_context(err, "step %lld, %s", (long long)s->step + 1, what));
         return false;
     }
+    if (begun > 0) trace_add(s, me, TRACE_WAIT, 0, begun, tt_clock_s());
     return true;
 }
 
@@ -87,9 +89,11 @@ static void reduce(tt_strategy *s, int me, int index)
     int threads = node_threads(s, s->local);
     int64_t a = col.n * me / threads, b = col.n * (me + 1) / threads;
     float *out[MOST_TARGETS];
+    double begun = trace_on(s) ? tt_clock_s() : 0;
 
     for (int k = 0; k < s->targets.count; k++) out[k] = grad_at(s, s->local, 0, k);
     if (b > a) sum_run(&s->node_sum, s->k, s->term, out, col.at + a, b - a);
+    if (begun > 0) trace_add(s, me, TRACE_SUM, index, begun, tt_clock_s());
 }
 
 /* The flag of a seat of the node whose gradient of a bucket is not final; NULL: all are. */
@@ -188,6 +192,8 @@ static void run_part(tt_strategy *s, int me, const tt_batch *in, float *grad, bo
             yields++;
             while (next < s->bucket_count && s->buckets[next].yields <= yields) next++;
             if (next > was) tt_flag_set(ready, s->base + (uint32_t)next);
+            if (next > was && trace_on(s))
+                trace_add(s, me, TRACE_READY, next - 1, tt_clock_s(), tt_clock_s());
             look_in(s, me, reduced);
         }
     }
@@ -210,6 +216,8 @@ static void run_unit(tt_strategy *s, int me, int u, float *grad, bool last, int 
         run_part(s, me, &in, grad, i > 0, last && i == parts - 1, reduced);
         const tt_result *r = tt_run_result(tt_crew_run(s->crew, me));
         tt_result_add(to, r);
+        trace_add(s, me, TRACE_FORWARD, u, begun, r->turned_s);
+        if (trace_on(s)) trace_add(s, me, TRACE_BACKWARD, u, r->turned_s, tt_clock_s());
         if (me) continue;
         s->stats.forward_s += r->turned_s - begun;
         s->stats.backward_s += tt_clock_s() - r->turned_s;
@@ -408,9 +416,13 @@ static void step_member(void *arg, int me)
     tt_team_barrier(team);
     if (!s->apply) return;
     if (!me) s->heard = tt_clock_s();
+    double begun = tt_clock_s();
     update(s, me);
+    if (trace_on(s)) trace_add(s, me, TRACE_OPTIM, 0, begun, tt_clock_s());
     if (!s->apply) return;
+    begun = tt_clock_s();
     if (sharded(s) && s->world->size > 1) take_weights(s, me);
+    if (sharded(s) && trace_on(s)) trace_add(s, me, TRACE_WEIGHTS, 0, begun, tt_clock_s());
     if (!me && !strategy_failed(s)) {
         s->half = !s->half;
         tt_model_bind(s->model, w_at(s, s->local, s->half));
@@ -491,6 +503,10 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     tt_flag_set(&rank_at(s, s->local)->used, s->turn);
     s->stats.applied = s->apply || (average && !in->mine->n);
     take_times(s, in->data_s, begun);
+    if (trace_on(s)) {
+        trace_add(s, 0, TRACE_DATA, 0, begun - in->data_s, begun);
+        trace_add(s, 0, TRACE_STEP, 0, begun - in->data_s, tt_clock_s());
+    }
     if (average && s->world->size > 1) {
         double met = tt_clock_s();
         s->stats.order = 0;

@@ -271,6 +271,7 @@ void tt_strategy_close(tt_strategy *s)
     if (!s) return;
     tt_crew_close(s->crew);
     exchange_close(s->ex);
+    trace_close(s);
     squeeze_close(s);
     factor_close(s);
     tt_share_close(&s->share);

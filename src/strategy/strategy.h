@@ -130,6 +130,11 @@ typedef struct tt_step_in {
                            * be looked at                                               */
 } tt_step_in;
 tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out);
+/* From now on, or no more, it is recorded what each thread does; all ranks call it. The second
+ * writes what was recorded on all of them to one file, on rank 0, for chrome://tracing or Perfetto.
+ */
+tt_err tt_strategy_trace(tt_strategy *s, bool on);
+tt_err tt_strategy_trace_write(tt_strategy *s, const char *path);
 /* Of each rank, of the step before the last. */
 const tt_rank_times *tt_strategy_times(const tt_strategy *s);
 void tt_strategy_close(tt_strategy *s); /* accepts NULL */

@@ -157,6 +157,20 @@ static tt_err nothing_left(tt_trainer *t, tt_progress *out)
     return err;
 }
 
+/* A trace that cannot be written does not stop a training. */
+static void write_trace(tt_trainer *t)
+{
+    char path[4200] = "trace.json";
+
+    if (t->dir) {
+        snprintf(path, sizeof path, "%s/trace", t->dir->path);
+        if (tt_dir_make(path)) tt_warn("%s", tt_message()); /* the others wait all the same */
+        snprintf(path, sizeof path, "%s/trace/steps.json", t->dir->path);
+    }
+    if (tt_strategy_trace_write(t->strategy, path)) tt_warn("no trace: %s", tt_message());
+    t->trace_to = 0;
+}
+
 tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 {
     const tt_batch *batch;
@@ -166,6 +180,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     t->begun = tt_clock_s();
     if ((err = tt_feed_take(t->feed, &batch))) return err; /* of this rank's data alone */
     t->got_data = tt_clock_s();
+    if (t->step + 1 == t->trace_from && (err = tt_strategy_trace(t->strategy, true))) return err;
     tt_step_in in = {.step = t->step,
                      .mine = batch,
                      .n = tt_order_size(&t->order, t->step),
@@ -187,6 +202,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
             "learning rate or train.clip",
             (long long)t->step + 1, tt_optim_grad_norm(t->optim));
     t->step++;
+    if (t->trace_to && (t->step == t->trace_to || t->step == t->steps)) write_trace(t);
     fill_progress(t);
     err = after_step(t);
     *out = t->progress;
@@ -444,6 +460,8 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
         return err;
     t->first_step = t->step;
     t->no_files = o->no_files;
+    t->trace_from = o->trace_from > t->step ? o->trace_from : o->trace_to ? t->step + 1 : 0;
+    t->trace_to = o->trace_to;
     t->saves = !o->no_files && !is_never(&t->save.every);
     t->collected = -1;
     return t->dir ? tt_run_dir_begin(t->dir) : TT_OK; /* last: nothing can fail any more */
