@@ -524,6 +524,82 @@ TT_TEST(saver, what_a_dead_process_left_is_cleared_away)
     EXPECT_INT(1, leftovers()); /* the user's own file */
 }
 
+/* ---- several who write one ---- */
+
+static float mine[100], theirs[50];
+
+static tt_saver *open_part(int parts, int part, uint64_t token)
+{
+    static const tt_entry entry[2] = {
+        {.name = "a", .type = TT_F32, .rank = 1, .shape = {100}, .data = mine, .bytes = 400},
+        {.name = "b", .type = TT_F32, .rank = 1, .shape = {50}, .data = theirs, .bytes = 200}};
+    static const char *const file[2] = {"optim-0.safetensors", "optim-1.safetensors"};
+    tt_saver_opts o = {.folder = "pk",
+                       .keep = 2,
+                       .entries = &entry[part > 0],
+                       .file = &file[part > 0],
+                       .count = 1,
+                       .parts = parts,
+                       .part = part,
+                       .token = token,
+                       .wait_s = 0.5};
+    tt_saver *s;
+
+    EXPECT_OK(tt_saver_open(&o, &s));
+    return s;
+}
+
+TT_TEST(saver, two_write_one_checkpoint)
+{
+    tt_saver *one = open_part(1, 0, 77), *helper = open_part(0, 1, 77);
+    tt_ckpt *c;
+
+    for (int step = 1; step <= 3; step++) {
+        mine[7] = (float)step;
+        theirs[7] = (float)(10 * step);
+        EXPECT_OK(tt_saver_save(one, step, NULL, NAN)); /* it waits for the other */
+        EXPECT_OK(tt_saver_save(helper, step, NULL, NAN));
+        EXPECT_OK(tt_saver_wait(helper));
+        EXPECT_OK(tt_saver_wait(one));
+    }
+    EXPECT_OK(tt_ckpt_open("pk", -1, true, &c));
+    EXPECT_INT(3, tt_ckpt_step(c));
+    EXPECT(((const float *)tt_ckpt_find(c, "a")->data)[7] == 3);
+    EXPECT(((const float *)tt_ckpt_find(c, "b")->data)[7] == 30);
+    tt_ckpt_close(c);
+    EXPECT(!tt_file_exists("pk/step-00000003.parts"));
+    tt_saver_close(helper);
+    tt_saver_close(one);
+}
+
+TT_TEST(saver, a_part_that_does_not_come_or_is_of_another_world_is_not_taken)
+{
+    tt_saver *one, *helper = open_part(0, 1, 1);
+
+    tt_log_quiet(true);
+    theirs[0] = NAN;
+    EXPECT_OK(tt_saver_save(helper, 5, NULL, NAN)); /* left by a world that died */
+    EXPECT_OK(tt_saver_wait(helper));
+    tt_saver_close(helper);
+    one = open_part(1, 0, 2);
+    EXPECT(!tt_file_exists("pk/step-00000005.parts"));
+    helper = open_part(0, 1, 1);
+    EXPECT_OK(tt_saver_save(helper, 6, NULL, NAN));
+    EXPECT_OK(tt_saver_save(one, 6, NULL, NAN));
+    EXPECT_ERR(TT_EIO, tt_saver_wait(one));
+    EXPECT_MESSAGE("part 1 of 1 was not written within 0.5 s");
+    EXPECT(!tt_file_exists("pk/step-00000006") && !tt_file_exists("pk/step-00000006.parts"));
+    tt_saver_close(helper);
+    helper = open_part(0, 1, 2);
+    EXPECT_OK(tt_saver_save(one, 7, NULL, NAN));
+    EXPECT_OK(tt_saver_save(helper, 7, NULL, NAN));
+    EXPECT_OK(tt_saver_wait(one)); /* saved, and marked as not finite */
+    theirs[0] = 0;
+    tt_saver_close(helper);
+    tt_saver_close(one);
+    tt_log_quiet(false);
+}
+
 TT_TEST(saver, options_that_make_no_sense_are_refused)
 {
     tt_entry twice[] = {entries[0], entries[0]}, wrong = entries[0];

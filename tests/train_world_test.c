@@ -339,6 +339,9 @@ TT_TEST(world, a_checkpoint_has_no_world_size)
     stop_and_go("r1", 1, plain, 3, NULL, shard, one.sha);
     stop_and_go("r2", 3, shard, 2, two_hosts, plain, one.sha);
     stop_and_go("r3", 4, shard, 5, two_hosts, shard, one.sha);
+    EXPECT(tt_file_exists("r3/checkpoints/step-00000007/optim-00000.safetensors"));
+    EXPECT(tt_file_exists("r3/checkpoints/step-00000007/optim-00001.safetensors"));
+    EXPECT(!tt_file_exists("r3/checkpoints/step-00000007.parts"));
     stop_and_go("r4", 2, chief, 3, apart, shard, one.sha);
     stop_and_go("r5", 5, plain, 1, NULL, chief, one.sha);
 }

@@ -45,6 +45,15 @@ tt_err tt_json_read(const char *path, size_t most, json_t **out);
  * NULL if memory is out. */
 char *tt_manifest_seal(json_t *manifest);
 
+/* parts.c. A helper: the folder for its files; and when they are there, its note. */
+tt_err tt_part_begin(const char *folder, int64_t step, char path[PATH_ROOM]);
+tt_err tt_part_note(const char *folder, int64_t step, int part, uint64_t token, json_t *files,
+                    bool finite);
+/* The other side: moves the files of parts 1 .. `parts` to the folder `to` and lists them in
+ * `files`. TT_EIO: one did not come in time. *finite is cleared if one is not. */
+tt_err tt_parts_take(const char *folder, int64_t step, int parts, uint64_t token, double wait_s,
+                     const char *to, json_t *files, bool *finite);
+
 /* Of the valid and finite ones marks the best score: better +1 larger, -1 smaller, 0 marks none. */
 void tt_ckpt_mark_best(tt_ckpt_info *list, int count, int better);
 

@@ -112,7 +112,8 @@ static tt_err take_lock(const char *folder, bool resume, int *out)
     /* Without `resume` the lock file itself must be new: of two who start at once one wins. */
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | (resume ? 0 : O_EXCL), 0666);
     if (fd < 0 && errno == EEXIST)
-        return tt_fail(TT_EINVAL, "%s already holds a run: go on with --resume, or choose another folder",
+        return tt_fail(TT_EINVAL,
+                       "%s already holds a run: go on with --resume, or choose another folder",
                        folder);
     if (fd < 0) return tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
     /* A look at the run (tt_run_look) holds the lock for a moment, so one refusal is none. */
@@ -154,7 +155,8 @@ static tt_err find_folder(const char *parent, const char *name, const char *path
     if (resume && (stat(path, &st) || !S_ISDIR(st.st_mode)))
         return tt_fail(TT_EINVAL, "no run to resume: %s is not a folder", path);
     if (!resume && holds_run(path))
-        return tt_fail(TT_EINVAL, "%s already holds a run: go on with --resume, or choose another folder",
+        return tt_fail(TT_EINVAL,
+                       "%s already holds a run: go on with --resume, or choose another folder",
                        path);
     return tt_dir_make(path);
 }

@@ -40,6 +40,9 @@ struct tt_saver {
     int part_count;
     char *stage;
     size_t stage_bytes;
+    int helpers, part; /* see tt_saver_opts */
+    uint64_t token;
+    double wait_s;
 
     pthread_t thread;
     bool started;
@@ -68,6 +71,7 @@ static tt_err write_parts(tt_saver *s, const char *folder, json_t *files)
     for (int i = 0; i < s->part_count; i++) {
         const part *p = &s->parts[i];
         if ((err = path_join(folder, p->name, path))) return err;
+        if (s->part) unlink(path); /* of an earlier attempt */
         if ((err = tt_tensors_put(path, s->staged + p->first, p->count, NULL, sha, &bytes)))
             return err;
         if (json_array_append_new(files, json_pack("{s:s, s:I, s:s}", "name", p->name, "bytes",
@@ -152,6 +156,9 @@ static tt_err write_checkpoint(tt_saver *s, bool *finite)
         goto out;
     }
     if ((err = write_parts(s, temp, files))) goto out;
+    if (s->helpers && (err = tt_parts_take(s->folder, s->step, s->helpers, s->token, s->wait_s,
+                                           temp, files, finite)))
+        goto out;
     if ((err = write_manifest(s, temp, files, *finite))) goto out;
     if ((err = tt_ckpt_open_path(temp, true, &back))) {
         err = tt_context(err, "reading back what was written");
@@ -246,9 +253,26 @@ static void settle(tt_saver *s, bool finite)
     free(list);
 }
 
+/* A helper's share of a checkpoint. */
+static tt_err write_share(tt_saver *s)
+{
+    char folder[PATH_ROOM];
+    json_t *files = json_array();
+    bool finite = !tt_entries_nonfinite(s->staged, s->count);
+    tt_err err = tt_part_begin(s->folder, s->step, folder);
+
+    if (!err) err = write_parts(s, folder, files);
+    if (!err) err = tt_part_note(s->folder, s->step, s->part, s->token, files, finite);
+    json_decref(files);
+    if (err) tt_warn("part of the checkpoint of step %lld: %s", (long long)s->step, tt_message());
+    if (!err) atomic_store(&s->last_step, s->step);
+    return err;
+}
+
 static tt_err save_now(tt_saver *s)
 {
     bool finite;
+    if (s->part) return write_share(s);
     tt_err err = write_checkpoint(s, &finite);
     long long last = atomic_load(&s->last_step);
 
@@ -367,7 +391,8 @@ static tt_err tidy(const char *folder)
         if ((strncmp(names[i], "step-", 5) && !pointer) || !end) continue;
         if ((err = path_join(folder, names[i], path))) break;
         snprintf(final, sizeof final, "%s/%.*s", folder, (int)(end - names[i]), names[i]);
-        if (!strcmp(end, ".tmp") || (!strcmp(end, ".old") && tt_file_exists(final)))
+        if (!strcmp(end, ".tmp") || !strcmp(end, ".parts") ||
+            (!strcmp(end, ".old") && tt_file_exists(final)))
             err = remove_any(path);
         else if (!strcmp(end, ".old") && rename(path, final))
             err = tt_fail(TT_EIO, "rename %s to %s: %s", path, final, strerror(errno));
@@ -451,8 +476,13 @@ tt_err tt_saver_open(const tt_saver_opts *o, tt_saver **out)
     s->keep = o->keep;
     s->best = o->best;
     atomic_init(&s->last_step, -1);
-    if ((err = tt_dir_make(s->folder)) || (err = tidy(s->folder))) goto out;
-    if ((err = find_last(s)) || (err = lay_out(s, o)) || (err = start_thread(s))) goto out;
+    s->helpers = o->parts;
+    s->part = o->part;
+    s->token = o->token;
+    s->wait_s = o->wait_s;
+    if ((err = tt_dir_make(s->folder))) goto out;
+    if (!s->part && ((err = tidy(s->folder)) || (err = find_last(s)))) goto out;
+    if ((err = lay_out(s, o)) || (err = start_thread(s))) goto out;
     *out = s;
     s = NULL;
 out:

@@ -118,6 +118,12 @@ typedef struct tt_saver_opts {
                               * Borrowed until close: `data` is read at each save, so it may move */
     const char *const *file; /* per entry: "model.safetensors", "optim.safetensors"              */
     int count;
+    /* Several processes that see the same folder may write one checkpoint together: one has `parts`
+     * helpers, and each helper a saver of its own with `part` 1 .. parts and files of other names.
+     * All save the same steps. */
+    int parts, part;
+    uint64_t token; /* the same for all of them, and never used before */
+    double wait_s;  /* how long the one waits for the helpers          */
 } tt_saver_opts;
 tt_err tt_saver_open(const tt_saver_opts *o, tt_saver **out);
 /* Copies all entries now and returns; if the save before is still being written it waits for that

@@ -323,7 +323,7 @@ const tt_rank_times *tt_strategy_times(const tt_strategy *s)
     return s->times;
 }
 
-static int owner_of(const tt_strategy *s, int piece)
+int tt_strategy_owner(const tt_strategy *s, int piece)
 {
     return s->nodes[s->piece_node[piece]].rank[s->piece_column[piece]];
 }
@@ -337,7 +337,7 @@ static tt_err move_slots(tt_strategy *s, bool to_owner)
 
     for (int k = 0; k < s->slot_count; k++)
         for (int i = 0; i < s->piece_count; i++) {
-            int owner = owner_of(s, i), me = s->world->rank;
+            int owner = tt_strategy_owner(s, i), me = s->world->rank;
             tt_piece p = tt_optim_piece(s->optim, i);
             float *at = slot_at(s, k, s->half) + p.at;
             size_t bytes = (size_t)p.n * sizeof *at;
@@ -369,9 +369,9 @@ tt_err tt_strategy_spread(tt_strategy *s)
     return TT_OK;
 }
 
-tt_err tt_strategy_collect(tt_strategy *s)
+tt_err tt_strategy_collect(tt_strategy *s, bool slots)
 {
-    tt_err err = sharded(s) ? move_slots(s, false) : TT_OK;
+    tt_err err = sharded(s) && slots ? move_slots(s, false) : TT_OK;
 
     if (!err && compressed(s)) err = squeeze_collect(s);
     return err;

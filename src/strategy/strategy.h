@@ -101,8 +101,9 @@ bool tt_strategy_owns(const tt_strategy *s, int piece);
 /* Makes rank 0's state everybody's, and the model's packed weights current: before the first step
  * and whenever the state was written to. */
 tt_err tt_strategy_spread(tt_strategy *s);
-/* The other way: rank 0 gets all of the optimiser's state. */
-tt_err tt_strategy_collect(tt_strategy *s);
+int tt_strategy_owner(const tt_strategy *s, int piece); /* the rank that holds it, then */
+/* The other way: rank 0 gets what others hold of the state; `slots`: that of the optimiser too. */
+tt_err tt_strategy_collect(tt_strategy *s, bool slots);
 /* TT_EPEER if not all ranks have the same weights, bit for bit. */
 tt_err tt_strategy_compare(tt_strategy *s);
 

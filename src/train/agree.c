@@ -121,17 +121,78 @@ tt_err agree_inputs(tt_trainer *t, tt_tree *job)
 
 /* ---- The run folder ---- */
 
-/* Where rank 0 writes, each other rank has a log of its own, if it sees the folder. */
-tt_err agree_folder(tt_trainer *t)
+/* Does this rank see the folder of rank 0, and not one of the same name? */
+static bool sees(const char *folder, uint64_t token)
 {
-    char path[4096] = "", log[4200];
+    char path[4200], hex[20];
+    json_t *world;
+    bool same;
+
+    snprintf(path, sizeof path, "%s/world.json", folder);
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)token);
+    if (!tt_file_exists(path)) return false;
+    world = json_load_file(path, 0, NULL);
+    const char *text = json_string_value(json_object_get(world, "token"));
+    same = text && !strcmp(text, hex);
+    json_decref(world);
+    return same;
+}
+
+/* world.json: who takes part, and a token by which they know the folder. */
+static tt_err write_world(tt_trainer *t)
+{
+    char hex[20], *text;
+    json_t *ranks = json_array(), *root;
     tt_err err;
 
-    if (t->world->size == 1 || t->world->threads) return TT_OK;
-    if (t->dir) snprintf(path, sizeof path, "%s", t->dir->path);
-    if ((err = tt_group_bcast(tt_world_all(t->world), 0, path, sizeof path))) return err;
+    t->token = (uint64_t)(tt_wall_s() * 1e6) << 12 ^ (uint64_t)t->world->peer[0].pid;
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)t->token);
+    for (int r = 0; r < t->world->size; r++)
+        json_array_append_new(ranks, json_pack("{s:i, s:s, s:I}", "rank", r, "host",
+                                               t->world->peer[r].name, "pid",
+                                               (json_int_t)t->world->peer[r].pid));
+    root = json_pack("{s:s, s:s, s:o}", "token", hex, "transport", t->world->transport, "ranks",
+                     ranks);
+    text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    err = text ? tt_run_dir_write(t->dir, "world.json", text)
+               : tt_fail(TT_ENOMEM, "no memory for world.json");
+    free(text);
+    json_decref(root);
+    return err;
+}
+
+/* Where rank 0 writes, each other rank has a log of its own, if it sees the folder; and if all do,
+ * they write checkpoints together. */
+tt_err agree_folder(tt_trainer *t)
+{
+    const tt_group *all = tt_world_all(t->world);
+    struct {
+        char path[4096];
+        uint64_t token;
+    } place = {"", 0};
+    char log[4200], mine, *theirs;
+    tt_err err = TT_OK;
+
+    if (t->world->size == 1 || t->no_files) return TT_OK;
+    if (t->dir && !(err = write_world(t))) {
+        snprintf(place.path, sizeof place.path, "%s", t->dir->path);
+        place.token = t->token;
+    }
+    if ((err = tt_group_agree(all, err)) || (err = tt_group_bcast(all, 0, &place, sizeof place)))
+        return err;
+    if (!(theirs = calloc((size_t)all->size, 1))) tt_mem_out((size_t)all->size);
+    mine = sees(place.path, place.token);
+    err = tt_group_gather(all, &mine, 1, theirs);
+    t->together = true;
+    for (int r = 0; r < all->size && !err; r++) t->together &= theirs[r] != 0;
+    free(theirs);
+    if (err) return err;
+    t->token = place.token;
+    snprintf(t->folder, sizeof t->folder, "%s/checkpoints", place.path);
+    if (t->world->threads || !mine) return TT_OK;
+    const char *path = place.path;
     tt_log_rank(t->world->rank);
-    if (!t->world->rank || !*path || !tt_file_exists(path)) return TT_OK;
+    if (!t->world->rank) return TT_OK;
     snprintf(log, sizeof log, "%s/rank-%05d.log", path, t->world->rank);
     t->logging = !tt_log_open(log);
     tt_info("rank %d of %d on %s, %d threads", t->world->rank, t->world->size,

@@ -224,7 +224,7 @@ tt_err tt_train_finish(tt_trainer *t, const char *status)
     json_t *s;
     char *text;
 
-    if (!t->dir) return TT_OK;
+    if (!t->dir) return t->saver ? tt_saver_wait(t->saver) : TT_OK;
     if (t->saver && (saved = tt_saver_wait(t->saver))) {
         snprintf(trouble, sizeof trouble, "the last checkpoint was not saved: %s", tt_message());
         if (!strcmp(status, "done")) status = "failed"; /* what was learnt is lost */

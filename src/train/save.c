@@ -42,50 +42,121 @@ static float *vector_of(const tt_trainer *t, int k, const char **prefix)
                     : NULL;
 }
 
-static void list_entries(tt_trainer *t)
+/* With shard each rank writes the state of its pieces, if all see the folder. */
+static bool shared(const tt_trainer *t)
 {
-    size_t most = (size_t)(t->param_count * (2 + t->slot_count));
+    return t->together && t->plan.aggregate == TT_SHARD && t->world->size > 1;
+}
+
+static void add_entry(tt_trainer *t, tt_entry e, const char *file, int k, int64_t at)
+{
+    t->entries[t->entry_count] = e;
+    t->entry_files[t->entry_count] = file;
+    t->entry_from[t->entry_count++] = (entry_from){k, at};
+}
+
+/* Whole tensors: what is restored, and what is saved unless it is shared out. */
+static void list_whole(tt_trainer *t, int k, const char *prefix, const float *base)
+{
+    for (int i = 0; i < t->param_count; i++) {
+        const tt_param *p = &t->params[i];
+        if (k && !has_slots(p)) continue;
+        const char *name = k ? tt_arena_printf(t->arena, "%s.%s", prefix, p->name) : p->name;
+        add_entry(t, entry_of(p, name, base), k ? "optim.safetensors" : "model.safetensors", k,
+                  p->at);
+    }
+}
+
+/* The pieces of this rank. A part of a tensor has its first element in its name. */
+static void list_pieces(tt_trainer *t, int k, const char *prefix, const float *base)
+{
+    const char *file = tt_arena_printf(t->arena, "optim-%05d.safetensors", t->world->rank);
+
+    for (int i = 0; i < tt_optim_piece_count(t->optim); i++) {
+        tt_piece piece = tt_optim_piece(t->optim, i);
+        const tt_param *p = &t->params[piece.param];
+        tt_entry e = {.type = TT_F32, .rank = 1, .data = base + piece.at, .bytes = piece.n * 4};
+        if (!has_slots(p) || tt_strategy_owner(t->strategy, i) != t->world->rank) continue;
+        if (piece.n == p->n) {
+            e = entry_of(p, tt_arena_printf(t->arena, "%s.%s", prefix, p->name), base);
+        } else {
+            e.name = tt_arena_printf(t->arena, "%s.%s@%lld", prefix, p->name,
+                                     (long long)(piece.at - p->at));
+            e.shape[0] = piece.n;
+        }
+        add_entry(t, e, file, k, piece.at);
+    }
+}
+
+static void list_entries(tt_trainer *t, bool whole)
+{
+    size_t most = (size_t)(2 + t->slot_count) *
+                  ((size_t)t->param_count + (size_t)tt_optim_piece_count(t->optim));
     const char *prefix;
     const float *base;
 
     if (!t->arena) t->arena = tt_arena_open(1 << 14);
     t->entries = tt_arena_take(t->arena, most * sizeof *t->entries + 1, 16);
     t->entry_files = tt_arena_take(t->arena, most * sizeof *t->entry_files + 1, 16);
+    t->entry_from = tt_arena_take(t->arena, most * sizeof *t->entry_from + 1, 16);
     t->entry_count = 0;
-    for (int k = 0; (base = vector_of(t, k, &prefix)); k++)
-        for (int i = 0; i < t->param_count; i++) {
-            const tt_param *p = &t->params[i];
-            if (k && !has_slots(p)) continue;
-            const char *name = k ? tt_arena_printf(t->arena, "%s.%s", prefix, p->name) : p->name;
-            t->entry_files[t->entry_count] = k ? "optim.safetensors" : "model.safetensors";
-            t->entries[t->entry_count++] = entry_of(p, name, base);
-        }
+    for (int k = 0; (base = vector_of(t, k, &prefix)); k++) {
+        bool slot = k && k <= t->slot_count;
+        if (!whole && slot)
+            list_pieces(t, k, prefix, base);
+        else if (!t->world->rank)
+            list_whole(t, k, prefix, base);
+    }
 }
 
 /* The entries again, where the current half of the state is now. */
 static void follow_state(tt_trainer *t)
 {
-    tt_entry *e = t->entries;
     const char *prefix;
-    const float *base;
 
-    for (int k = 0; (base = vector_of(t, k, &prefix)); k++)
-        for (int i = 0; i < t->param_count; i++)
-            if (!k || has_slots(&t->params[i])) (e++)->data = base + t->params[i].at;
+    for (int i = 0; i < t->entry_count; i++)
+        t->entries[i].data = vector_of(t, t->entry_from[i].vector, &prefix) + t->entry_from[i].at;
+}
+
+/* Ranks other than 0 that have pieces, and how many of those come before this one. */
+static int count_helpers(const tt_trainer *t, int *before)
+{
+    int count = 0;
+
+    *before = 0;
+    for (int r = 1; r < t->world->size; r++) {
+        bool any = false;
+        for (int i = 0; i < tt_optim_piece_count(t->optim) && !any; i++)
+            any = tt_strategy_owner(t->strategy, i) == r &&
+                  has_slots(&t->params[tt_optim_piece(t->optim, i).param]);
+        if (r < t->world->rank) *before += any;
+        count += any;
+    }
+    return t->slot_count ? count : 0;
 }
 
 tt_err trainer_saver_open(tt_trainer *t)
 {
     char folder[4200];
+    int before = 0, helpers = shared(t) ? count_helpers(t, &before) : 0;
 
-    snprintf(folder, sizeof folder, "%s/checkpoints", t->dir->path);
-    if (!t->entries) list_entries(t);
+    if (t->world->rank && !shared(t)) return TT_OK; /* rank 0 writes it all */
+    list_entries(t, !shared(t));
+    if (!t->entry_count) return TT_OK;
+    if (t->world->rank)
+        snprintf(folder, sizeof folder, "%s", t->folder);
+    else
+        snprintf(folder, sizeof folder, "%s/checkpoints", t->dir->path);
     tt_saver_opts o = {.folder = folder,
                        .keep = (int)t->save.keep,
                        .best = t->save.best.sign,
                        .entries = t->entries,
                        .file = t->entry_files,
-                       .count = t->entry_count};
+                       .count = t->entry_count,
+                       .parts = t->world->rank ? 0 : helpers,
+                       .part = t->world->rank ? before + 1 : 0,
+                       .token = t->token,
+                       .wait_s = t->plan.timeout_s};
     return tt_saver_open(&o, &t->saver);
 }
 
@@ -137,7 +208,7 @@ static tt_err collect(tt_trainer *t)
     tt_err err;
 
     if (t->collected == t->step) return TT_OK;
-    if ((err = tt_strategy_collect(t->strategy)))
+    if ((err = tt_strategy_collect(t->strategy, !shared(t))))
         return tt_context(err, "state for the checkpoint");
     t->collected = t->step;
     return TT_OK;
@@ -156,7 +227,7 @@ tt_err trainer_save(tt_trainer *t)
         t->best = score;
     t->progress.best = t->best;
     t->last_save = tt_clock_s();
-    if (!t->saver) return TT_OK; /* not rank 0 */
+    if (!t->saver) return TT_OK; /* rank 0 does it */
     tt_saver_wait(t->saver);     /* the save before: its news would be lost with this one's */
     trainer_poll_saver(t);
     follow_state(t);
@@ -168,19 +239,42 @@ tt_err tt_train_save(tt_trainer *t)
     tt_err err = TT_OK;
 
     if (t->no_files) return tt_fail(TT_EINVAL, "this training has no run folder to save in");
-    if ((err = collect(t)) || t->world->rank) return err;
+    if ((err = collect(t))) return err;
     if (!t->saver && (err = trainer_saver_open(t))) return err;
-    tt_saver_wait(t->saver); /* an earlier save's trouble was shown when it happened */
+    if (!t->saver) return TT_OK; /* rank 0 does it */
+    tt_saver_wait(t->saver);     /* an earlier save's trouble was shown when it happened */
     if (tt_saver_last(t->saver) != t->step && (err = trainer_save(t))) return err;
     err = tt_saver_wait(t->saver);
     trainer_poll_saver(t);
     return err;
 }
 
+/* A tensor in parts, each with its first element in its name. False: there is no such. */
+static bool restore_parts(const tt_ckpt *c, const tt_entry *want, float *to, tt_err *err)
+{
+    int64_t done = 0, all = want->bytes / 4;
+    char name[512];
+
+    *err = TT_OK;
+    while (done < all && !*err) {
+        snprintf(name, sizeof name, "%s@%lld", want->name, (long long)done);
+        const tt_entry *have = tt_ckpt_find(c, name);
+        if (!have && !done) return false;
+        if (!have || have->rank != 1 || have->shape[0] > all - done || have->shape[0] < 1)
+            *err = tt_fail(TT_ECKPT, "'%s' is not whole in the checkpoint: %s is missing",
+                           want->name, name);
+        else if (!(*err = tt_entry_floats(have, to + done, have->shape[0])))
+            done += have->shape[0];
+    }
+    return true;
+}
+
 static tt_err restore_floats(const tt_ckpt *c, const tt_entry *want, float *to)
 {
     const tt_entry *have = tt_ckpt_find(c, want->name);
+    tt_err err;
 
+    if (!have && restore_parts(c, want, to, &err)) return err;
     if (!have && (!strncmp(want->name, "outer.", 6) || !strncmp(want->name, "residual.", 9)))
         return TT_OK; /* it begins now */
     if (!have)
@@ -263,7 +357,7 @@ tt_err trainer_restore(tt_trainer *t, const char *folder, bool *found)
     free(list);
     if (!count) return TT_OK;
     if ((err = tt_ckpt_open(folder, -1, true, &c))) return err;
-    list_entries(t);
+    list_entries(t, true);
     for (int i = 0; i < t->entry_count && !err; i++)
         err = restore_floats(c, &t->entries[i], (float *)(uintptr_t)t->entries[i].data);
     if (!err) {

@@ -362,8 +362,7 @@ static tt_err open_run(tt_trainer *t, const tt_train_opts *o)
         return err;
     report_log(t);
     if (o->resume && (err = resume(t, o, &found))) return err;
-    if ((err = report_open(t, o, found ? t->step : -1))) return err;
-    return is_never(&t->save.every) ? TT_OK : trainer_saver_open(t);
+    return report_open(t, o, found ? t->step : -1);
 }
 
 static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels **k)
@@ -455,14 +454,15 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
         if (!err && o->init && !o->resume) err = take_init(t, o->init, o->partial);
         if (!err && !o->no_files) err = open_run(t, o);
     }
-    if ((err = all_agree(t, err)) || (err = agree_folder(t)) || (err = spread_start(t)) ||
+    t->no_files = o->no_files;
+    t->saves = !o->no_files && !is_never(&t->save.every);
+    if ((err = all_agree(t, err)) || (err = agree_folder(t)) ||
+        (err = all_agree(t, t->saves ? trainer_saver_open(t) : TT_OK)) || (err = spread_start(t)) ||
         (err = all_agree(t, open_feed(t))))
         return err;
     t->first_step = t->step;
-    t->no_files = o->no_files;
     t->trace_from = o->trace_from > t->step ? o->trace_from : o->trace_to ? t->step + 1 : 0;
     t->trace_to = o->trace_to;
-    t->saves = !o->no_files && !is_never(&t->save.every);
     t->collected = -1;
     return t->dir ? tt_run_dir_begin(t->dir) : TT_OK; /* last: nothing can fail any more */
 }

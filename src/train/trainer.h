@@ -74,6 +74,12 @@ tt_err judge_eval(judge *j, const tt_data *d, tt_split split, uint64_t seed, tt_
 void judge_close(judge *j); /* accepts a zeroed one */
 tt_metrics metrics_of(const tt_model *m, const tt_result *r);
 
+/* Where an entry of a checkpoint comes from: vector_of in save.c, and how far into it. */
+typedef struct entry_from {
+    int vector;
+    int64_t at;
+} entry_from;
+
 struct tt_trainer {
     tt_arena *arena;
     tt_job job;
@@ -121,9 +127,13 @@ struct tt_trainer {
     bool logging, journal_failed, events_failed;
     char *init; /* the weights it was started from; NULL: none */
     bool init_partial;
+    uint64_t token;    /* of this world, in its run folder                  */
+    bool together;     /* all ranks see the folder                          */
+    char folder[4200]; /* of checkpoints, as rank 0 names it                */
     tt_saver *saver;
     tt_entry *entries;
     const char **entry_files;
+    entry_from *entry_from;
     int entry_count;
     char trouble[512];
 };
