@@ -394,3 +394,44 @@ TT_TEST(data_speed, bytes_become_floats_at_memory_speed)
     tt_batch_close(&b, 1000, 784, 0);
     shut(&o);
 }
+
+TT_TEST(data_order, hosts_with_rows_of_their_own_give_each_once_a_pass)
+{
+    static const int64_t rows[3] = {100, 1, 37};
+
+    for (int way = 0; way < 2; way++) {
+        int seen[3][128] = {{0}};
+        int64_t first = 0, steps = 0;
+        for (int h = 0; h < 3; h++) {
+            tt_order o = {.count = rows[h],
+                          .batch = 16,
+                          .total = 138,
+                          .first = first,
+                          .by_pass = !way,
+                          .shuffle = true,
+                          .seed = 5};
+            steps = way ? 69 : tt_order_steps(&o); /* 69 x 16 are 8 passes */
+            EXPECT_INT(9, tt_order_steps(&o));
+            for (int64_t s = 0; s < steps; s++) {
+                EXPECT(tt_order_size(&o, s) <= tt_order_most(&o));
+                for (int i = 0; i < tt_order_size(&o, s); i++) {
+                    tt_place p = tt_order_place(&o, s, i);
+                    EXPECT(p.at >= first && p.at < first + rows[h]);
+                    seen[h][tt_order_sample(&o, p)]++;
+                }
+            }
+            first += rows[h];
+        }
+        for (int h = 0; h < 3; h++)
+            for (int i = 0; i < rows[h]; i++) EXPECT_INT(way ? 8 : 1, seen[h][i]);
+    }
+    /* and all steps but the last of a pass have about the batch */
+    for (int64_t s = 0; s < 9; s++) {
+        int n = 0;
+        for (int h = 0; h < 3; h++) {
+            tt_order o = {.count = rows[h], .batch = 16, .total = 138, .by_pass = true};
+            n += tt_order_size(&o, s);
+        }
+        EXPECT(s == 8 ? n <= 16 : n >= 14 && n <= 18);
+    }
+}

@@ -309,6 +309,65 @@ TT_TEST(world, what_excludes_each_other_is_refused_with_the_reason)
     }
 }
 
+/* ---- hosts with rows of their own ---- */
+
+typedef struct farm {
+    together t;
+    float x[2][120];
+    int32_t label[2][120];
+    int rows[2];
+} farm;
+
+static tt_err work_on_own_rows(tt_world *w, void *arg)
+{
+    farm *f = arg;
+    together own = f->t;
+    int h = w->host;
+    tt_data_rows rows = {.x = f->x[h], .label = f->label[h], .n = f->rows[h]};
+    tt_err err;
+
+    own.opts.train_rows = &rows;
+    own.opts.own_rows = true;
+    err = train_rank(w, &own);
+    if (!w->rank) f->t = own;
+    return err;
+}
+
+static const char *farm_sha(farm *f, int ranks, const int *hosts, int threads, const char *changes)
+{
+    f->t =
+        (together){.text = "model: {input: [1], layers: [dense: {out: 8}, relu, dense: {out: 2}], "
+                           "loss: softmax_cross_entropy}\n"
+                           "train: {epochs: 4, batch: 16, optimizer: {adam: {lr: 0.02}}}\n",
+                   .changes = changes,
+                   .threads = threads,
+                   .opts = {.no_files = true}};
+    EXPECT_OK(tt_sim_run(ranks, hosts, 20, work_on_own_rows, f));
+    return f->t.sha;
+}
+
+TT_TEST(world, hosts_with_rows_of_their_own_share_the_batch_by_what_they_have)
+{
+    static const int one_each[] = {0, 1}, two_one[] = {0, 0, 1}, two_three[] = {0, 0, 1, 1, 1};
+    farm f = {.rows = {120, 37}};
+    char sha[65];
+
+    for (int h = 0; h < 2; h++)
+        for (int i = 0; i < 120; i++) {
+            f.x[h][i] = (float)(i % 11 - 5) / 3 + (float)h;
+            f.label[h][i] = f.x[h][i] > 0.5f;
+        }
+    snprintf(sha, sizeof sha, "%s",
+             farm_sha(&f, 2, one_each, 1, "parallel.exact=true; parallel.grains=8"));
+    EXPECT_INT(4 * 10, f.t.steps); /* 157 rows in batches of 16 */
+    EXPECT_STR(sha, farm_sha(&f, 3, two_one, 1, "parallel.exact=true; parallel.grains=8"));
+    EXPECT_STR(sha, farm_sha(&f, 5, two_three, 2, "parallel.exact=true; parallel.grains=8"));
+    EXPECT_STR(sha, farm_sha(&f, 3, two_one, 1,
+                             "parallel.exact=true; parallel.grains=8; parallel.aggregate=shard"));
+    farm_sha(&f, 5, two_three, 1, "train.epochs=30");
+    EXPECT(f.t.loss[STEPS - 1] < 0.5 * f.t.loss[0]);
+}
+
 /* ---- checkpoints ---- */
 
 static void stop_and_go(const char *folder, int ranks, const char *first, int then_ranks,

@@ -12,6 +12,7 @@ typedef struct data_keys {
     const char *dir, *scale;
     tt_node *train, *val, *normalize, *augment;
     bool shuffle;
+    int shards;
     int64_t threads, prefetch;
     double unlabelled;
 } data_keys;
@@ -30,6 +31,8 @@ static const tt_key keys[] = {
      "kind"},
     {"augment", TT_NODE, offsetof(data_keys, augment), "-", 0, 0, NULL,
      "{crop: pixels, flip: true}: random shifts and mirroring of training images"},
+    {"shards", TT_CHOICE, offsetof(data_keys, shards), "same", 0, 0, "same|local",
+     "same: all hosts see the same rows; local: each host has rows of its own"},
     {"shuffle", TT_BOOL, offsetof(data_keys, shuffle), "true", 0, 0, NULL,
      "each pass over the training set in another order"},
     {"threads", TT_INT, offsetof(data_keys, threads), "1", 0, 256, NULL,
@@ -466,7 +469,7 @@ static tt_err open_data(tt_node *map, const tt_data_want *want, uint64_t seed, i
         goto out;
     }
     d->hidden = llround(k.unlabelled * (double)d->part[TT_TRAIN].count);
-    d->flow = (tt_data_flow){k.shuffle, (int)k.threads, (int)k.prefetch};
+    d->flow = (tt_data_flow){k.shuffle, (int)k.threads, (int)k.prefetch, k.shards == 1};
     describe(d, TT_TRAIN);
     describe(d, TT_VAL);
     d->want.input_at = NULL; /* the job may be closed before us */

@@ -79,6 +79,7 @@ const char *tt_data_sha(const tt_data *d); /* fingerprint of the decoded content
 typedef struct tt_data_flow {
     bool shuffle;
     int threads, prefetch;
+    bool local; /* data.shards: local: each host has rows of its own */
 } tt_data_flow;
 tt_data_flow tt_data_feeding(const tt_data *d);
 
@@ -90,13 +91,18 @@ tt_data_flow tt_data_feeding(const tt_data *d);
 typedef struct tt_order {
     int64_t count; /* samples of the split         */
     int64_t batch; /* global batch                 */
+    /* Where hosts have rows of their own (data.shards: local): all samples of all hosts, and how
+     * many are those of hosts before this one. A step then takes of each host in proportion to what
+     * it has, and of every host all of it once a pass. 0, 0: there is no other. */
+    int64_t total, first;
     bool by_pass;
     bool shuffle;
     bool augment; /* as data.augment says; false: the samples as they are */
     uint64_t seed;
 } tt_order;
 int64_t tt_order_steps(const tt_order *o); /* steps of a pass, by_pass: ceil(count / batch) */
-int tt_order_size(const tt_order *o, int64_t step); /* samples in this step */
+int tt_order_size(const tt_order *o, int64_t step); /* samples in this step, of this host ...  */
+int tt_order_most(const tt_order *o);               /* ... and in any, at most */
 
 /* A sample's place: which pass, where in its order. Randomness is keyed by it. */
 typedef struct tt_place {

@@ -47,8 +47,8 @@ static void fill(tt_feed *f, int64_t i)
     int64_t n = tt_order_size(&f->order, f->first + i);
     int64_t a = n * f->cut.first / f->cut.of, b = n * f->cut.end / f->cut.of;
 
-    s->err = tt_data_fill(f->data, f->split, &f->order, f->first + i, (int)a, (int)(b - a),
-                          &s->batch);
+    s->err =
+        tt_data_fill(f->data, f->split, &f->order, f->first + i, (int)a, (int)(b - a), &s->batch);
     if (s->err) snprintf(s->message, sizeof s->message, "%s", tt_message());
 }
 
@@ -112,7 +112,7 @@ tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, const t
         goto out;
     }
     int64_t parts = f->cut.end - f->cut.first;
-    f->most = (int)((o->batch * parts + f->cut.of - 1) / f->cut.of);
+    f->most = (int)(((int64_t)tt_order_most(o) * parts + f->cut.of - 1) / f->cut.of);
     if (!f->most) f->most = 1;
     for (int i = 0; i < (threads ? depth + 1 : 1); i++, f->slots++)
         if ((err = tt_batch_open(f->most, f->features, d->want.classes > 0, f->targets,

@@ -1,35 +1,62 @@
 /* Which samples make a step: arithmetic, and one permutation per pass. */
 #include "data/data.h"
 
+static int64_t total_of(const tt_order *o)
+{
+    return o->total ? o->total : o->count;
+}
+
 int64_t tt_order_steps(const tt_order *o)
 {
-    return o->count / o->batch + (o->count % o->batch != 0);
+    int64_t all = total_of(o);
+    return all / o->batch + (all % o->batch != 0);
+}
+
+/* How many of ours are among the first `at` samples of all. */
+static __int128 ours(const tt_order *o, __int128 at)
+{
+    return o->total ? at * o->count / o->total : at;
+}
+
+/* The first of all samples of a step (of its pass), and the one after its last. */
+static void bounds(const tt_order *o, int64_t step, __int128 *first, __int128 *end)
+{
+    int64_t within = o->by_pass ? step % tt_order_steps(o) : step;
+
+    *first = (__int128)within * o->batch;
+    *end = *first + o->batch;
+    if (o->by_pass && *end > total_of(o)) *end = total_of(o);
 }
 
 int tt_order_size(const tt_order *o, int64_t step)
 {
-    int64_t steps, left;
+    __int128 first, end;
 
-    if (!o->by_pass) return (int)o->batch;
-    steps = tt_order_steps(o);
-    left = o->count - step % steps * o->batch;
-    return (int)(left < o->batch ? left : o->batch);
+    bounds(o, step, &first, &end);
+    return (int)(ours(o, end) - ours(o, first));
+}
+
+int tt_order_most(const tt_order *o)
+{
+    return (int)(o->total ? ((__int128)o->batch * o->count + o->total - 1) / o->total : o->batch);
 }
 
 tt_place tt_order_place(const tt_order *o, int64_t step, int i)
 {
-    if (o->by_pass) {
-        int64_t steps = tt_order_steps(o);
-        return (tt_place){step / steps, step % steps * o->batch + i};
-    }
-    __int128 at = (__int128)step * o->batch + i;
-    return (tt_place){(int64_t)(at / o->count), (int64_t)(at % o->count)};
+    __int128 first, end;
+
+    bounds(o, step, &first, &end);
+    first = ours(o, first) + i;
+    if (o->by_pass) return (tt_place){step / tt_order_steps(o), (int64_t)first + o->first};
+    return (tt_place){(int64_t)(first / o->count), (int64_t)(first % o->count) + o->first};
 }
 
 int64_t tt_order_sample(const tt_order *o, tt_place p)
 {
-    if (!o->shuffle) return p.at;
+    int64_t at = p.at - o->first;
+
+    if (!o->shuffle) return at;
     /* The pass's own key. Other streams hash a name into the seed, so they never meet this one. */
     tt_u128 r = tt_philox(o->seed, (uint64_t)p.pass, 0x7373617020656874u /* "the pass" */);
-    return (int64_t)tt_permute((uint64_t)r.v[1] << 32 | r.v[0], (uint64_t)o->count, (uint64_t)p.at);
+    return (int64_t)tt_permute((uint64_t)r.v[1] << 32 | r.v[0], (uint64_t)o->count, (uint64_t)at);
 }

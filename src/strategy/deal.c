@@ -75,12 +75,66 @@ static void seat_ranks(tt_strategy *s, const int *color)
     if (s->plan.aggregate == TT_CHIEF || s->codec.kind == CODEC_LOWRANK) s->columns = 1;
 }
 
-static void deal_units(tt_strategy *s)
+/* `count` units from `first` on to the seats of a range, in order. */
+static void deal_range(tt_strategy *s, range seats, range units)
 {
-    int64_t u = s->units, count = s->seat_count;
+    int64_t n = units.b - units.a, count = seats.b - seats.a;
 
-    for (int i = 0; i < s->seat_count; i++)
-        s->seats[i].units = (range){(int)(u * i / count), (int)(u * (i + 1) / count)};
+    for (int64_t i = 0; i < count; i++)
+        s->seats[seats.a + i].units =
+            (range){units.a + (int)(n * i / count), units.a + (int)(n * (i + 1) / count)};
+}
+
+/* Hosts with rows of their own: each gets units in proportion, and at least one. */
+static tt_err deal_quarters(tt_strategy *s, const int64_t *rows)
+{
+    const tt_world *w = s->world;
+    int64_t all = 0, sum = 0, grains = s->units;
+    int at = 0;
+
+    s->quarters = take((size_t)w->host_count, sizeof *s->quarters);
+    for (int h = 0; h < w->host_count; h++) all += rows[h];
+    for (int i = 0; i < s->seat_count; i++) {
+        quarter *q = &s->quarters[w->peer[s->seats[i].rank].host];
+        if (q->seats.b && q->seats.b != i)
+            return tt_fail(TT_EINVAL, "data.shards: local needs the ranks of a host in a row: have "
+                                      "the launcher place them by slot");
+        if (!q->seats.b) q->seats.a = i;
+        q->seats.b = i + 1;
+    }
+    for (int h = 0; h < w->host_count; h++) {
+        quarter *q = &s->quarters[h];
+        int64_t before = grains * sum / all, n;
+        q->rows = rows[h];
+        sum += rows[h];
+        n = s->plan.exact ? grains * sum / all - before : q->seats.b - q->seats.a;
+        if (n < 1) n = 1;
+        q->units = (range){at, at + (int)n};
+        at += (int)n;
+        deal_range(s, q->seats, q->units);
+    }
+    s->units = at;
+    return at <= MOST_UNITS ? TT_OK
+                            : tt_fail(TT_EINVAL, "%d grains are more than %d", at, MOST_UNITS);
+}
+
+void unit_samples(const tt_strategy *s, int u, int *first, int *count)
+{
+    int64_t n = s->n, at = u, of = s->units;
+
+    for (int h = 0; s->quarters && h < s->world->host_count; h++) {
+        range r = s->quarters[h].units;
+        if (u < r.a || u >= r.b) continue;
+        n = s->host_n[h];
+        at = u - r.a;
+        of = r.b - r.a;
+    }
+    *first = (int)(n * at / of);
+    *count = (int)(n * (at + 1) / of) - *first;
+}
+
+static void settle_units(tt_strategy *s)
+{
     for (int h = 0; h < s->node_count; h++) {
         struct node *n = &s->nodes[h];
         n->units = (range){s->seats[n->seats.a].units.a, s->seats[n->seats.b - 1].units.b};
@@ -114,7 +168,7 @@ static void stay_apart(tt_strategy *s)
     s->node = s->local = 0;
 }
 
-tt_err deal_open(tt_strategy *s, int threads)
+tt_err deal_open(tt_strategy *s, int threads, const int64_t *rows)
 {
     tt_world *w = s->world;
     int *color = NULL;
@@ -133,7 +187,12 @@ tt_err deal_open(tt_strategy *s, int threads)
     }
     s->units = (int)units;
     if (s->plan.exact) s->plan.accumulate = 1;
-    deal_units(s);
+    if (rows) {
+        if ((err = deal_quarters(s, rows))) goto out;
+    } else {
+        deal_range(s, (range){0, s->seat_count}, (range){0, s->units});
+    }
+    settle_units(s);
     if (s->plan.aggregate == TT_AVERAGE) stay_apart(s);
     bool has_column = s->local < s->columns;
     int self = s->plan.aggregate == TT_AVERAGE ? w->rank : -1;
@@ -259,6 +318,7 @@ void deal_close(tt_strategy *s)
     }
     tt_group_close(s->node_group);
     tt_group_close(s->column_group);
+    free(s->quarters);
     free(s->threads);
     free(s->seats);
     free(s->nodes);

@@ -59,6 +59,12 @@ typedef struct seat {
     range units;
 } seat;
 
+/* Where hosts have rows of their own: what each has, and which units are its. */
+typedef struct quarter {
+    int64_t rows;
+    range units, seats;
+} quarter;
+
 struct node {
     int *rank; /* of the world, in order */
     int ranks;
@@ -78,7 +84,9 @@ typedef struct bucket {
     range *pieces; /* of each part */
 } bucket;
 
-tt_err deal_open(tt_strategy *s, int threads);
+tt_err deal_open(tt_strategy *s, int threads, const int64_t *rows);
+/* The samples of a unit: of the step, or of its host's part of it. */
+void unit_samples(const tt_strategy *s, int u, int *first, int *count);
 tt_err deal_buckets(tt_strategy *s);
 void deal_close(tt_strategy *s);
 tt_span column_of(const tt_strategy *s, const bucket *b, int c);
@@ -129,6 +137,7 @@ struct tt_strategy {
     /* who */
     int *threads; /* of each rank */
     int units, seat_count, first_seat;
+    quarter *quarters; /* of each host; NULL: all see the same rows */
     seat *seats;
     int node_count, node, local; /* of this rank */
     struct node *nodes;
@@ -162,7 +171,8 @@ struct tt_strategy {
     bool lockstep;            /* the model may yield sums */
     const tt_batch *mine;
     int n;                    /* samples of all */
-    int planned;              /* samples for which the sums below are made */
+    const int *host_n;        /* of each host, where they have rows of their own */
+    bool planned;             /* the sums below are made for these units */
     int64_t features, labels; /* of a sample: inputs, float targets */
     bool present[MOST_UNITS];
     bool apply;

@@ -201,15 +201,18 @@ static void run_part(tt_strategy *s, int me, const tt_batch *in, float *grad, bo
 
 static void run_unit(tt_strategy *s, int me, int u, float *grad, bool last, int *reduced)
 {
-    int64_t n = s->n, first = n * u / s->units, count = n * (u + 1) / s->units - first;
-    int64_t parts = s->plan.accumulate, skip = tt_strategy_part(s, s->n).first;
+    int first, count, skip, none;
+    int64_t parts = s->plan.accumulate;
     tt_result *to = results_of(s) + u;
+
+    unit_samples(s, u, &first, &count);
+    unit_samples(s, s->seats[s->first_seat].units.a, &skip, &none); /* where our batch begins */
 
     /* Where batch norm goes round, all seats make the same calls, with samples or without. */
     if (parts > count && !s->lockstep) parts = count;
     memset(to, 0, sizeof *to);
     for (int64_t i = 0; i < parts; i++) {
-        int64_t a = count * i / parts, b = count * (i + 1) / parts;
+        int64_t a = (int64_t)count * i / parts, b = (int64_t)count * (i + 1) / parts;
         tt_batch in =
             tt_batch_cut(s->mine, (int)(first - skip + a), (int)(b - a), s->features, s->labels);
         double begun = tt_clock_s();
@@ -438,8 +441,6 @@ static void plan_sums(tt_strategy *s)
     range term[MOST_TERMS];
     int count = 0;
 
-    for (int u = 0; u < s->units; u++)
-        s->present[u] = (int64_t)s->n * (u + 1) / s->units > (int64_t)s->n * u / s->units;
     for (int i = n->seats.a; i < n->seats.b; i++) {
         int local = 0, terms;
         while (n->rank[local] != s->seats[i].rank) local++;
@@ -465,7 +466,21 @@ static void plan_sums(tt_strategy *s)
         }
     }
     sum_build(term, count, s->targets.at, s->targets.count, &s->node_sum);
-    s->planned = s->n;
+    s->planned = true;
+}
+
+/* Which units have samples in this step? The same as in the step before, as a rule. */
+static bool mark_present(tt_strategy *s)
+{
+    bool same = true;
+
+    for (int u = 0; u < s->units; u++) {
+        int first, count;
+        unit_samples(s, u, &first, &count);
+        same &= s->present[u] == (count > 0);
+        s->present[u] = count > 0;
+    }
+    return same;
 }
 
 static void take_times(tt_strategy *s, double data_s, double begun)
@@ -495,7 +510,8 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     s->n = in->n;
     s->row.order = in->order;
     s->stats = (tt_step_stats){0};
-    if (s->planned != in->n) plan_sums(s);
+    s->host_n = in->host_n;
+    if (!mark_present(s) || !s->planned) plan_sums(s);
     exchange_begin(s);
     s->passed = s->heard = begun;
     tt_team_run(tt_crew_team(s->crew), step_member, s);

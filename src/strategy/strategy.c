@@ -121,7 +121,7 @@ const char *tt_aggregate_name(tt_aggregate a)
 /* ---- Opening ---- */
 
 tt_err tt_strategy_open(tt_world *w, const tt_plan *plan, int threads, int64_t batch,
-                        tt_strategy **out)
+                        const int64_t *rows, tt_strategy **out)
 {
     tt_strategy *s = calloc(1, sizeof *s);
     tt_err err;
@@ -139,7 +139,7 @@ tt_err tt_strategy_open(tt_world *w, const tt_plan *plan, int threads, int64_t b
     if (s->codec.kind != CODEC_NONE && w->host_count == 1) s->plan.apart = true;
     /* Messages are waited for longer than neighbours: who is nearest to the trouble names it. */
     w->timeout_s = 1.5 * plan->timeout_s;
-    if ((err = deal_open(s, threads))) {
+    if ((err = deal_open(s, threads, rows))) {
         tt_strategy_close(s);
         return err;
     }
@@ -164,23 +164,25 @@ int tt_strategy_nodes(const tt_strategy *s)
 
 int tt_strategy_room(const tt_strategy *s)
 {
-    int64_t unit = (s->batch + s->units - 1) / s->units;
+    int64_t unit = (s->batch + s->units - 1) / s->units, all = 0;
+
+    for (int h = 0; s->quarters && h < s->world->host_count; h++) all += s->quarters[h].rows;
+    for (int h = 0; s->quarters && h < s->world->host_count; h++) {
+        const quarter *q = &s->quarters[h];
+        int64_t units = q->units.b - q->units.a;
+        int64_t most = (int64_t)(((__int128)s->batch * q->rows + all - 1) / all);
+        if (!h || (most + units - 1) / units > unit) unit = (most + units - 1) / units;
+    }
     return (int)((unit + s->plan.accumulate - 1) / s->plan.accumulate);
 }
 
-void tt_strategy_cut(const tt_strategy *s, int *first, int *end)
+void tt_strategy_cut(const tt_strategy *s, int *first, int *end, int *of)
 {
-    *first = s->seats[s->first_seat].units.a;
-    *end = s->seats[s->first_seat + s->threads[s->world->rank] - 1].units.b;
-}
+    range whole = s->quarters ? s->quarters[s->world->host].units : (range){0, s->units};
 
-tt_samples tt_strategy_part(const tt_strategy *s, int n)
-{
-    int first, end;
-
-    tt_strategy_cut(s, &first, &end);
-    int64_t a = (int64_t)n * first / s->units, b = (int64_t)n * end / s->units;
-    return (tt_samples){(int)a, (int)(b - a)};
+    *first = s->seats[s->first_seat].units.a - whole.a;
+    *end = s->seats[s->first_seat + s->threads[s->world->rank] - 1].units.b - whole.a;
+    *of = whole.b - whole.a;
 }
 
 static size_t reserve(size_t *at, size_t bytes)
@@ -260,7 +262,6 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     s->own_pieces = take((size_t)s->piece_count, sizeof *s->own_pieces);
     for (int i = 0; i < s->piece_count; i++)
         if (owns(s, i)) s->own_pieces[s->own_count++] = i;
-    s->planned = -1;
     tt_model_init(m, seed, w_at(s, s->local, 0));
     tt_model_bind(m, w_at(s, s->local, 0));
     return TT_OK;

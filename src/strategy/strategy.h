@@ -67,20 +67,18 @@ void tt_result_add(tt_result *to, const tt_result *from);
 typedef struct tt_strategy tt_strategy;
 
 /* Deals the work: all ranks call it at the same time. `threads` of this rank (ranks may have
- * different numbers), `batch` samples of a full step over all ranks. The world is borrowed. */
+ * different numbers), `batch` samples of a full step over all ranks. The world is borrowed.
+ * `rows` (NULL: all hosts see the same data): how many samples each host has; a unit then stays on
+ * its host, exact or not, and hosts get units in proportion to their rows. */
 tt_err tt_strategy_open(tt_world *w, const tt_plan *plan, int threads, int64_t batch,
-                        tt_strategy **out);
+                        const int64_t *rows, tt_strategy **out);
 int tt_strategy_units(const tt_strategy *s);
 int tt_strategy_seats(const tt_strategy *s); /* threads of all ranks */
 int tt_strategy_nodes(const tt_strategy *s);
 int tt_strategy_room(const tt_strategy *s); /* samples of a run: what to compile the model for */
-/* Which part of a step's n samples this rank runs: [first, first + count). */
-typedef struct tt_samples {
-    int first, count;
-} tt_samples;
-tt_samples tt_strategy_part(const tt_strategy *s, int n);
-/* The same as units [first, end) of tt_strategy_units(). */
-void tt_strategy_cut(const tt_strategy *s, int *first, int *end);
+/* Which part of a step's n samples (those of this host, where hosts have rows of their own) this
+ * rank runs: [n * first / of, n * end / of). */
+void tt_strategy_cut(const tt_strategy *s, int *first, int *end, int *of);
 
 /* Takes the model and the optimiser, both borrowed, makes room for the state and starts the
  * threads. The weights are those of tt_model_init; the model is bound to them. */
@@ -124,7 +122,8 @@ typedef struct tt_step_stats {
 typedef struct tt_step_in {
     int64_t step;
     const tt_batch *mine; /* this rank's part ...                                       */
-    int n;                /* ... of so many samples                                     */
+    int n;                /* ... of so many samples; or, where hosts have rows of their own: */
+    const int *host_n;    /* of so many on each host                                    */
     double data_s;        /* how long it was waited for                                 */
     int order;            /* rank 0's is brought to all (average: when they meet)       */
     bool meet;            /* average: they meet after this step, due or not: the state will

@@ -116,7 +116,38 @@ tt_err agree_inputs(tt_trainer *t, tt_tree *job)
 
     if (t->world->size == 1) return TT_OK;
     if ((err = same_job(t, job))) return err;
-    return same_data(t);
+    return t->shards ? TT_OK : same_data(t);
+}
+
+/* Hosts that have rows of their own: how many each has. Ranks of one host see the same rows. */
+tt_err agree_shards(tt_trainer *t)
+{
+    const tt_world *w = t->world;
+    struct {
+        int64_t rows;
+        char sha[65];
+    } mine = {.rows = tt_data_count(t->data, TT_TRAIN)}, *all;
+    tt_err err;
+
+    if (!t->local || w->size == 1) return TT_OK;
+    all = calloc((size_t)w->size, sizeof *all);
+    t->shards = calloc((size_t)w->host_count, sizeof *t->shards);
+    t->host_n = calloc((size_t)w->host_count, sizeof *t->host_n);
+    if (!all || !t->shards || !t->host_n) tt_mem_out((size_t)w->size * sizeof *all);
+    snprintf(mine.sha, sizeof mine.sha, "%s", tt_data_sha(t->data));
+    err = tt_group_gather(tt_world_all(w), &mine, sizeof mine, all);
+    for (int r = 0; r < w->size && !err; r++) {
+        int h = w->peer[r].host, first = 0;
+        while (w->peer[first].host != h) first++;
+        t->shards[h] = all[r].rows;
+        if (strcmp(all[r].sha, all[first].sha))
+            err = tt_fail(TT_EDATA,
+                          "ranks %d and %d are both on %s and have other rows: content %.12s and "
+                          "%.12s",
+                          first, r, w->peer[r].name, all[first].sha, all[r].sha);
+    }
+    free(all);
+    return err;
 }
 
 /* ---- The run folder ---- */

@@ -33,7 +33,8 @@ typedef struct tt_train_opts {
     bool resume;          /* go on with `run` from its newest valid checkpoint                  */
     bool no_files;        /* no run folder at all: for programs that embed us, and tests        */
     int threads;          /* 0: as the job says; if it does not, as many as the resumed run had */
-    const tt_data_rows *train_rows, *val_rows; /* instead of the job's `data`; may be NULL */
+    const tt_data_rows *train_rows, *val_rows; /* instead of the job's `data`; may be NULL ... */
+    bool own_rows; /* ... and, with a world, each host has rows of its own: data.shards: local  */
     int64_t trace_from, trace_to; /* record steps [from, to] to <run>/trace/steps.json; 0: none */
     tt_world *world; /* borrowed: train together, all ranks with the same options. NULL: alone.
                       * Rank 0 alone reads checkpoints and writes the run folder              */

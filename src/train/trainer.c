@@ -29,6 +29,19 @@ static bool due(const cadence *c, int64_t step, bool ordered)
     return c->steps ? step % c->steps == 0 : ordered;
 }
 
+/* Samples of the coming step on each host; NULL: all hosts see the same. */
+static const int *host_sizes(tt_trainer *t)
+{
+    tt_order o = t->order;
+
+    if (!t->shards) return NULL;
+    for (int h = 0; h < t->world->host_count; h++) {
+        o.count = t->shards[h];
+        t->host_n[h] = tt_order_size(&o, t->step);
+    }
+    return t->host_n;
+}
+
 /* Is the state needed whole after the step that comes? */
 static bool will_look(const tt_trainer *t)
 {
@@ -184,6 +197,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     tt_step_in in = {.step = t->step,
                      .mine = batch,
                      .n = tt_order_size(&t->order, t->step),
+                     .host_n = host_sizes(t),
                      .data_s = t->got_data - t->begun,
                      .order = give_order(t),
                      .meet = will_look(t)};
@@ -248,12 +262,18 @@ static tt_err plan_steps(tt_trainer *t)
                           .shuffle = tt_data_feeding(t->data).shuffle,
                           .augment = true,
                           .seed = (uint64_t)c->seed};
-    if (!t->order.count) return tt_fail(TT_EDATA, "there is no training data");
-    if (c->batch > t->order.count) {
+    if (t->shards) {
+        for (int h = 0; h < t->world->host_count; h++) {
+            if (h < t->world->host) t->order.first += t->shards[h];
+            t->order.total += t->shards[h];
+        }
+    }
+    int64_t all = t->order.total ? t->order.total : t->order.count;
+    if (c->batch > all) {
         tt_warn("train.batch is %lld, but there are %lld samples: a step takes %s",
-                (long long)c->batch, (long long)t->order.count,
+                (long long)c->batch, (long long)all,
                 t->order.by_pass ? "them all" : "some of them more than once");
-        if (t->order.by_pass) t->order.batch = t->order.count;
+        if (t->order.by_pass) t->order.batch = all;
     }
     t->epoch_steps = c->steps_per_epoch ? c->steps_per_epoch : tt_order_steps(&t->order);
     t->steps = c->steps;
@@ -303,15 +323,28 @@ static int threads_of(const train_conf *c, const tt_train_opts *o, const tt_worl
     return (int)(n < most ? n : most);
 }
 
-static tt_err open_data(tt_trainer *t, const tt_train_opts *o)
+/* Before the strategy, which must know where rows are; the model it is for comes after both, so
+ * what it wants is asked of one that is not for running. */
+static tt_err open_data(tt_trainer *t, const tt_train_opts *o, const tt_kernels *k)
 {
-    tt_data_want want = tt_job_want(t->model);
+    tt_model *m = NULL;
+    tt_data_want want;
+    tt_err err;
 
+    if ((err = tt_model_open(t->job.model, &(tt_model_opts){.kernels = k}, &m))) return err;
+    want = tt_job_want(m);
     if (o->train_rows)
-        return tt_data_open_rows(&want, o->train_rows, o->val_rows, (uint64_t)t->conf.seed,
-                                 &t->data);
-    if (!t->job.data) return tt_node_fail(tt_tree_root(o->job), "the job has no data");
-    return tt_data_open(t->job.data, &want, (uint64_t)t->conf.seed, &t->data);
+        err =
+            tt_data_open_rows(&want, o->train_rows, o->val_rows, (uint64_t)t->conf.seed, &t->data);
+    else if (!t->job.data)
+        err = tt_node_fail(tt_tree_root(o->job), "the job has no data");
+    else
+        err = tt_data_open(t->job.data, &want, (uint64_t)t->conf.seed, &t->data);
+    tt_model_close(m);
+    if (!err) t->local = tt_data_feeding(t->data).local || o->own_rows;
+    if (!err && !tt_data_count(t->data, TT_TRAIN))
+        err = tt_fail(TT_EDATA, "there is no training data");
+    return err;
 }
 
 static tt_err take_init(tt_trainer *t, const char *path, bool partial)
@@ -387,7 +420,7 @@ static tt_err open_parts(tt_trainer *t, const tt_train_opts *o, const tt_kernels
     if ((err = tt_model_open(t->job.model, &mo, &t->model))) return err;
     t->params = tt_model_params(t->model, &t->param_count);
     t->size = tt_model_size(t->model);
-    if ((err = open_data(t, o)) || (err = plan_steps(t)) ||
+    if ((err = plan_steps(t)) ||
         (err = check_goals(&t->job, &t->conf, o->no_files ? NULL : &t->save, t->model,
                            tt_data_count(t->data, TT_VAL) > 0)) ||
         (err = tt_optim_open(t->conf.optimizer, t->conf.schedule, t->conf.clip, t->conf.groups,
@@ -423,9 +456,9 @@ static tt_err spread_start(tt_trainer *t)
 static tt_err open_feed(tt_trainer *t)
 {
     tt_data_flow flow = tt_data_feeding(t->data);
-    tt_cut cut = {.of = tt_strategy_units(t->strategy)};
+    tt_cut cut;
 
-    tt_strategy_cut(t->strategy, &cut.first, &cut.end);
+    tt_strategy_cut(t->strategy, &cut.first, &cut.end, &cut.of);
     return tt_feed_open(t->data, TT_TRAIN, &t->order, &cut, t->step, flow.threads, flow.prefetch,
                         &t->feed);
 }
@@ -441,7 +474,9 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
         (err = choose_grains(t, k)))
         return err;
     t->threads = threads_of(&t->conf, o, t->world);
-    if ((err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, &t->strategy)) ||
+    if ((err = all_agree(t, open_data(t, o, k))) || (err = agree_shards(t)) ||
+        (err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, t->shards,
+                                &t->strategy)) ||
         (t->world->size > 1 && (err = tt_world_pin(t->world, t->threads, &t->bound))) ||
         (err = all_agree(t, open_parts(t, o, k))) || (err = agree_inputs(t, o->job)) ||
         (err = all_agree(
@@ -506,6 +541,8 @@ void tt_train_close(tt_trainer *t)
     tt_model_close(t->model);
     tt_arena_close(t->arena);
     if (t->own_world) tt_world_leave(t->world, 0);
+    free(t->shards);
+    free(t->host_n);
     free(t->init);
     free(t);
 }

@@ -99,6 +99,9 @@ struct tt_trainer {
     int64_t size;
     tt_state state; /* as it is after the last step */
     int slot_count;
+    bool local;      /* each host has rows of its own */
+    int64_t *shards; /* rows of each host; NULL: all see the same */
+    int *host_n;     /* samples of a step on each host */
     tt_order order;
     tt_feed *feed;
     tt_step_stats stats; /* of the last step */
@@ -143,6 +146,7 @@ tt_err all_agree(const tt_trainer *t, tt_err mine); /* the first error of any ra
 tt_err agree_kernels(tt_trainer *t, const tt_kernels **k);
 tt_err agree_inputs(tt_trainer *t, tt_tree *job);
 tt_err agree_folder(tt_trainer *t);
+tt_err agree_shards(tt_trainer *t); /* data.shards: local: sets `shards` */
 
 /* grains.c: sets plan.grains where the job leaves it to us */
 tt_err choose_grains(tt_trainer *t, const tt_kernels *k);
