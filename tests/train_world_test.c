@@ -511,3 +511,34 @@ TT_TEST(world, ranks_with_other_data_are_refused_with_both_values)
     EXPECT_ERR(TT_EDATA, tt_sim_run(2, NULL, 10, odd_data, &x));
     EXPECT_MESSAGE("the data of rank 1 (sim0) is not that of rank 0");
 }
+
+/* A rate at which numbers run away: all ranks must say so, in the same step. */
+static tt_err run_away(tt_world *w, void *arg)
+{
+    together own = *(together *)arg;
+    tt_err err = train_rank(w, &own);
+
+    if (err != TT_EDIVERGED) return tt_fail(TT_EINVAL, "error %d: %s", err, tt_message());
+    ((int64_t *)((together *)arg)->opts.command)[w->rank] =
+        atoll(strstr(tt_message(), "step ") + 5);
+    return TT_OK;
+}
+
+TT_TEST(world, numbers_that_run_away_are_seen_by_all_in_the_same_step)
+{
+    static const char *const modes[] = {"allreduce", "shard"};
+    for (int m = 0; m < 2; m++) {
+        int64_t at[5] = {0};
+        char changes[200];
+        together x = {.text = job_text,
+                      .changes = changes,
+                      .threads = 1,
+                      .opts = {.no_files = true, .command = (const char *)at}};
+        snprintf(changes, sizeof changes,
+                 "train.clip=null; train.optimizer={sgd: {lr: 1e30}}; model.layers.1=relu; "
+                 "parallel.aggregate=%s",
+                 modes[m]);
+        EXPECT_OK(tt_sim_run(5, two_hosts, 20, run_away, &x));
+        for (int r = 0; r < 5; r++) EXPECT(at[r] > 0 && at[r] == at[0]);
+    }
+}

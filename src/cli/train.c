@@ -176,7 +176,8 @@ static int train(tt_trainer *t, listener *l, bool *alone)
 
     if ((err = run_steps(t, l, &end))) {
         tt_str_add(&trouble, "%s", tt_message());
-        *alone = err != TT_EDIVERGED; /* that, all see in the same step */
+        /* That numbers ran away all see in the same step, unless they train apart. */
+        *alone = err != TT_EDIVERGED || tt_train_plan(t)->aggregate == TT_AVERAGE;
     } else if (!end && stop(t, l)) {
         tt_str_add(&trouble, "nothing was saved: %s", tt_message());
         err = TT_ECKPT; /* whatever it was, there is no checkpoint of this step */

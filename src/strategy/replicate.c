@@ -417,7 +417,10 @@ static void step_member(void *arg, int me)
     finish_sums(s, me, &reduced);
     if (!me) hear_results(s);
     tt_team_barrier(team);
-    if (!s->apply) return;
+    if (!s->apply) {
+        if (!me) finish_exchange(s); /* nothing may be under way when the step is over */
+        return;
+    }
     if (!me) s->heard = tt_clock_s();
     double begun = tt_clock_s();
     update(s, me);
