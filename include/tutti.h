@@ -134,6 +134,7 @@ typedef struct tutti_options { /* zero it ({0}), then set what you need */
 
 typedef struct tutti_metrics {   /* NAN where it does not apply */
     double loss, accuracy, top5; /* fractions, not percent */
+    double auc;                  /* area under the ROC curve, where there are two classes */
     int64_t samples;
 } tutti_metrics;
 

@@ -35,8 +35,10 @@ TT_TEST(api_train, a_whole_training_gives_a_model_that_has_learnt)
     EXPECT_INT(last.steps, last.step);
     EXPECT_STR("done", last.end);
     EXPECT(last.val.accuracy > 0.9 && isnan(last.val.top5));
+    EXPECT(last.val.auc > 0.9 && last.val.auc <= 1);
     OK(tutti_model_eval(model, &rows, &m));
     EXPECT_NEAR(last.val.accuracy, m.accuracy, 1e-9);
+    EXPECT_NEAR(last.val.auc, m.auc, 1e-3);
     EXPECT_NEAR(last.val.loss, m.loss, 1e-5);
     EXPECT_INT(POINTS, m.samples);
     EXPECT(access("runs", F_OK)); /* not asked for: no files */

@@ -139,6 +139,26 @@ TT_TEST(train, after_step_two_nothing_is_allocated)
     close_job(&x);
 }
 
+TT_TEST(train, validations_after_the_first_allocate_nothing)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    tt_test_skip("the sanitizer has its own malloc");
+#endif
+    static const char *const models[] = {"", "model.layers.d.out=2;data.train.classes=2"};
+    for (int i = 0; i < TT_COUNT(models); i++) { /* the second with the area under the curve */
+        tt_metrics m;
+        trained x;
+        EXPECT_OK(
+            open_job(&x, (tt_train_opts){.no_files = true, .threads = 2}, job_text, models[i]));
+        EXPECT_OK(tt_train_validate(x.t, &m));
+        EXPECT(isnan(m.auc) == !i);
+        long before = allocations;
+        for (int k = 0; k < 5; k++) EXPECT_OK(tt_train_validate(x.t, &m));
+        EXPECT_INT(before, allocations);
+        close_job(&x);
+    }
+}
+
 TT_TEST(train, early_stopping_stops)
 {
     trained x;

@@ -324,10 +324,12 @@ static tt_err work_on_own_rows(tt_world *w, void *arg)
     farm *f = arg;
     together own = f->t;
     int h = w->host;
-    tt_data_rows rows = {.x = f->x[h], .label = f->label[h], .n = f->rows[h]};
+    tt_data_rows rows = {.x = f->x[h], .label = f->label[h], .n = f->rows[h]},
+                 val = {.x = f->x[h], .label = f->label[h], .n = 20 + 70 * h};
     tt_err err;
 
     own.opts.train_rows = &rows;
+    own.opts.val_rows = &val;
     own.opts.own_rows = true;
     err = train_rank(w, &own);
     if (!w->rank) f->t = own;
@@ -365,6 +367,10 @@ TT_TEST(world, hosts_with_rows_of_their_own_share_the_batch_by_what_they_have)
     EXPECT_STR(sha, farm_sha(&f, 5, two_three, 2, "parallel.exact=true; parallel.grains=8"));
     EXPECT_STR(sha, farm_sha(&f, 3, two_one, 1,
                              "parallel.exact=true; parallel.grains=8; parallel.aggregate=shard"));
+    tt_metrics one = f.t.val;
+    EXPECT_INT(110, one.samples);
+    farm_sha(&f, 5, two_three, 2, "parallel.exact=true; parallel.grains=8");
+    EXPECT(one.loss == f.t.val.loss && one.accuracy == f.t.val.accuracy && one.auc == f.t.val.auc);
     farm_sha(&f, 5, two_three, 1, "train.epochs=30");
     EXPECT(f.t.loss[STEPS - 1] < 0.5 * f.t.loss[0]);
 }

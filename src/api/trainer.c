@@ -127,8 +127,11 @@ void tutti_trainer_close(tutti_trainer *t)
 
 tutti_metrics metrics_from(const tt_metrics *m)
 {
-    return (tutti_metrics){
-        .loss = m->loss, .accuracy = m->accuracy, .top5 = m->top5, .samples = m->samples};
+    return (tutti_metrics){.loss = m->loss,
+                           .accuracy = m->accuracy,
+                           .top5 = m->top5,
+                           .auc = m->auc,
+                           .samples = m->samples};
 }
 
 static tutti_progress progress_from(const tt_progress *p)

@@ -75,11 +75,12 @@ void cli_use_close(cli_use *u);                    /* accepts a zeroed one */
 tt_err cli_split(const char *name, tt_split *out); /* val (also for NULL) or train */
 
 /* ---- Output ---- */
-json_t *cli_json_real(double v);               /* null for what JSON has no number for */
-json_t *cli_json_metrics(const tt_metrics *m); /* loss, accuracy, top5, samples: those there are */
+json_t *cli_json_real(double v); /* null for what JSON has no number for */
+json_t *
+cli_json_metrics(const tt_metrics *m); /* loss, accuracy, top5, auc, samples: those there are */
 void cli_json_print(FILE *f, json_t *j, bool lines); /* takes the reference; lines: on one line */
 void cli_metrics_show(const tt_metrics *m, char *buf,
-                      size_t size);            /* "loss 0.0412  accuracy 98.61 %" */
+                      size_t size);            /* "loss 0.0412  accuracy 98.61 %  auc 0.9931" */
 void cli_quote(const char *word, tt_str *out); /* as the shell takes it; quotes only if needed */
 void cli_time_show(double wall_s, char *buf, size_t size); /* "2024-05-01 12:30" */
 

@@ -494,6 +494,7 @@ static void json_events(cli_display *d)
         json_number(d, "loss", v->loss);
         if (!isnan(v->accuracy)) json_number(d, "accuracy", v->accuracy);
         if (!isnan(v->top5)) json_number(d, "top5", v->top5);
+        if (!isnan(v->auc)) json_number(d, "auc", v->auc);
         if (!isnan(d->p.best)) json_number(d, "best", d->p.best);
         json_end(d);
     }

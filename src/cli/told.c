@@ -151,7 +151,8 @@ static void show_end(const json_t *start, const json_t *s)
     char text[200], count[32], took[32];
     tt_metrics val = {.loss = number_in(s, "val", "loss"),
                       .accuracy = number_in(s, "val", "accuracy"),
-                      .top5 = number_in(s, "val", "top5")};
+                      .top5 = number_in(s, "val", "top5"),
+                      .auc = number_in(s, "val", "auc")};
     const char *sha = text_in(s, "weights_sha256"), *why = text_in(s, "reason"),
                *status = text_in(s, "status");
     double steps = number_in(s, NULL, "steps"), epochs = number_in(s, NULL, "epochs");
@@ -224,7 +225,7 @@ static void add_number(line *l, double v, bool comma)
 }
 
 /* The order in which numbers travel; both ends use this one list. */
-enum { NUMBERS = 30 };
+enum { NUMBERS = 31 };
 static void spell(tt_progress *p, double v[NUMBERS], bool write)
 {
     double flag[4] = {p->validated, p->epoch_end, p->stopped, p->saved}, step = (double)p->step,
@@ -237,7 +238,8 @@ static void spell(tt_progress *p, double v[NUMBERS], bool write)
         &p->step_s,   &p->data_s,    &p->forward_s, &p->backward_s, &p->wait_s,
         &p->optim_s,  &bytes,        &p->eta_s,     &p->val.loss,   &p->val.accuracy,
         &p->val.top5, &samples,      &p->best,      &flag[0],       &flag[1],
-        &flag[2],     &flag[3],      &first,        &second,        &p->scaling};
+        &flag[2],     &flag[3],      &first,        &second,        &p->scaling,
+        &p->val.auc};
 
     for (int i = 0; i < NUMBERS; i++) *(write ? &v[i] : at[i]) = write ? *at[i] : v[i];
     if (write) return;

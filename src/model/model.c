@@ -123,6 +123,15 @@ tt_wants tt_model_wants(const tt_model *m)
     return w;
 }
 
+int tt_model_scores(const tt_model *m)
+{
+    const loss *l = m->g.judged < 0 ? NULL : &m->g.losses[m->g.judged];
+
+    if (!l || l->input != m->g.layer_count - 1) return 0;
+    if (l->kind == TT_LOSS_BCE) return 1; /* of a label: it has one output */
+    return tt_shape_count(m->g.layers[l->input].out) == 2 ? 2 : 0;
+}
+
 tt_layer_info tt_model_layer(const tt_model *m, int i)
 {
     const layer *l = &m->g.layers[i];

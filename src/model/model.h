@@ -48,6 +48,9 @@ typedef struct tt_wants { /* what the losses need of the data */
     int classes, targets;
 } tt_wants;
 tt_wants tt_model_wants(const tt_model *m);
+/* Columns of the last layer's output that tell two classes apart: 1, a logit of class 1; 2, one of
+ * each class. 0: the first classification loss knows other classes or judges another layer. */
+int tt_model_scores(const tt_model *m);
 
 typedef struct tt_layer_info {
     const char *name, *kind, *detail; /* "conv1", "conv", "5x5, stride 1" */

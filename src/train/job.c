@@ -63,7 +63,8 @@ static tt_err read_cadence(tt_node *n, const char *text, cadence *out)
 
 static tt_err read_goal(tt_node *n, const char *text, goal *out)
 {
-    static const char *const names[] = {"val.loss", "val.accuracy", "val.top5", "train.loss"};
+    static const char *const names[] = {"val.loss", "val.accuracy", "val.top5", "val.auc",
+                                        "train.loss"};
     char metric[32], way[8], rest;
     tt_err err;
     int k;
@@ -187,8 +188,10 @@ bool is_val(const goal *g)
     return g->sign && !strncmp(g->metric, "val.", 4);
 }
 
-static tt_err check_goal(const tt_node *at, const goal *g, int classes, bool has_val)
+static tt_err check_goal(const tt_node *at, const goal *g, const tt_model *m, bool has_val)
 {
+    int classes = tt_model_wants(m).classes;
+
     if (!is_val(g)) return TT_OK;
     if (!has_val)
         return tt_node_fail(at, "%s needs validation data: give data.val, or another metric",
@@ -197,24 +200,26 @@ static tt_err check_goal(const tt_node *at, const goal *g, int classes, bool has
         return tt_node_fail(at, "val.accuracy needs a loss with classes: use val.loss");
     if (!strcmp(g->metric, "val.top5") && classes <= 5)
         return tt_node_fail(at, "val.top5 needs more than 5 classes, and there are %d", classes);
+    if (!strcmp(g->metric, "val.auc") && !tt_model_scores(m))
+        return tt_node_fail(at, "val.auc needs two classes judged at the last layer, by bce of one "
+                                "output with labels, or by softmax_cross_entropy or nll of two");
     return TT_OK;
 }
 
 tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save, const tt_model *m,
                    bool has_val)
 {
-    int classes = tt_model_wants(m).classes;
     tt_err err;
 
     if (c->early.sign) {
         if (is_never(&c->validate))
             return tt_node_fail(c->early_stop, "early_stop judges when it is time to validate, and "
                                                "train.validate is never");
-        if ((err = check_goal(tt_node_get(c->early_stop, "metric"), &c->early, classes, has_val)))
+        if ((err = check_goal(tt_node_get(c->early_stop, "metric"), &c->early, m, has_val)))
             return err;
     }
     if (!save || is_never(&save->every)) return TT_OK;
-    return check_goal(tt_node_get(job->checkpoint, "best"), &save->best, classes, has_val);
+    return check_goal(tt_node_get(job->checkpoint, "best"), &save->best, m, has_val);
 }
 
 /* ---- a job as a whole ---- */

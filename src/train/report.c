@@ -14,6 +14,7 @@ double metric_of(const tt_trainer *t, const goal *g)
     if (!strcmp(g->metric, "val.loss")) return v->loss;
     if (!strcmp(g->metric, "val.accuracy")) return v->accuracy;
     if (!strcmp(g->metric, "val.top5")) return v->top5;
+    if (!strcmp(g->metric, "val.auc")) return v->auc;
     return t->progress.loss_mean;
 }
 
@@ -170,17 +171,22 @@ void report_step(tt_trainer *t)
 void report_validation(tt_trainer *t)
 {
     const tt_metrics *v = &t->progress.val;
+    /* Two classes, or more than five: never both. */
+    const char *more = !isnan(v->auc) ? "auc" : !isnan(v->top5) ? "top5" : NULL;
+    char auc[32] = "";
 
-    tt_info("step %lld: validation loss %.5f accuracy %.4f", (long long)t->step, v->loss,
-            v->accuracy);
+    if (!isnan(v->auc)) snprintf(auc, sizeof auc, " auc %.4f", v->auc);
+    tt_info("step %lld: validation loss %.5f accuracy %.4f%s", (long long)t->step, v->loss,
+            v->accuracy, auc);
     if (!t->journal) return;
     /* A name that is NULL ends the line. */
     journal(t, tt_journal_line(t->journal, t->step, "val", "epoch", t->progress.epoch, "loss",
-                               v->loss, isnan(v->accuracy) ? NULL : "accuracy", v->accuracy,
-                               isnan(v->top5) ? NULL : "top5", v->top5, NULL));
+                               v->loss, isnan(v->accuracy) ? NULL : "accuracy", v->accuracy, more,
+                               isnan(v->auc) ? v->top5 : v->auc, NULL));
     event(t, "val/loss", v->loss);
     event(t, "val/accuracy", v->accuracy);
     event(t, "val/top5", v->top5);
+    event(t, "val/auc", v->auc);
 }
 
 static void put(json_t *o, const char *key, double v)
@@ -199,6 +205,7 @@ json_t *tt_train_summary(tt_trainer *t)
     put(val, "loss", v->loss);
     put(val, "accuracy", v->accuracy);
     put(val, "top5", v->top5);
+    put(val, "auc", v->auc);
     for (int i = 0; i < tt_model_loss_count(t->model) && tt_model_loss_count(t->model) > 1; i++) {
         char key[64];
         snprintf(key, sizeof key, "%s_%d", tt_model_loss_name(t->model, i), i + 1);

@@ -44,6 +44,7 @@ tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out);
 
 typedef struct tt_metrics { /* NAN where it does not apply */
     double loss, accuracy, top5;
+    double auc;             /* area under the ROC curve, where there are two classes */
     double part[TT_LOSSES]; /* where there are several losses */
     int64_t samples;
 } tt_metrics;

@@ -483,7 +483,7 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
              t, tt_strategy_start(t->strategy, t->model, t->optim, (uint64_t)t->conf.seed))))
         return err;
     t->state = tt_strategy_state(t->strategy);
-    err = judge_open(&t->judge, t->model, tt_strategy_crew(t->strategy), t->world,
+    err = judge_open(&t->judge, t->model, tt_strategy_crew(t->strategy), t->world, t->local,
                      tt_data_count(t->data, TT_VAL));
     if (!t->world->rank) {
         if (!err && o->init && !o->resume) err = take_init(t, o->init, o->partial);
@@ -512,7 +512,7 @@ tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
     t->started = t->last_save = t->last_validate = tt_clock_s();
     t->warm = 3;
     t->early_best = t->best = t->final_loss = NAN;
-    t->progress.val = (tt_metrics){.loss = NAN, .accuracy = NAN, .top5 = NAN};
+    t->progress.val = (tt_metrics){.loss = NAN, .accuracy = NAN, .top5 = NAN, .auc = NAN};
     for (int i = 0; i < TT_LOSSES; i++) t->progress.val.part[i] = NAN;
     t->progress.best = t->progress.eta_s = NAN;
     t->world = o->world;

@@ -48,10 +48,19 @@ tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save
                    bool has_val);
 bool is_val(const goal *g); /* it needs a validation */
 
+/* ---- auc.c ---- */
+
+#define AUC_NAN UINT32_MAX     /* the key of what is not a number; above all others */
+uint32_t auc_key(float score); /* in the order of the scores; equal where they are */
+/* Sorts the keys of either class and counts pairs. `spare` has room for the larger. NAN: a class
+ * has no rows, or a score is not a number. */
+double auc_of(uint32_t *no, int64_t no_count, uint32_t *yes, int64_t yes_count, uint32_t *spare);
+
 /* ---- judge.c: validation ---- */
 
 typedef struct desk { /* of one thread */
     tt_batch batch;
+    float *out; /* (grain, columns) */
     tt_err err;
     char message[512];
 } desk;
@@ -65,11 +74,18 @@ typedef struct judge {
     bool labels;
     desk *desks;
     tt_result *parts, *gathered;
-    int64_t part_count;
+    int64_t part_count, parts_now; /* at most, and of the split that is judged */
+    int64_t *host_parts;           /* where hosts have rows of their own; else NULL */
+    /* For the area under the ROC curve. A part's sheet: how many rows of class 0 and of class 1,
+     * and as many keys of scores as a part has samples, class 0 from the front, class 1 from the
+     * back. */
+    int columns; /* of scores; 0: it does not apply, and there are no sheets */
+    uint32_t *sheets, *keys;
 } judge;
 
 /* `val_count`: samples of the largest split that will be judged. */
-tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, int64_t val_count);
+tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, bool local,
+                  int64_t val_count);
 tt_err judge_eval(judge *j, const tt_data *d, tt_split split, uint64_t seed, tt_metrics *out);
 void judge_close(judge *j); /* accepts a zeroed one */
 tt_metrics metrics_of(const tt_model *m, const tt_result *r);

@@ -100,7 +100,7 @@ static tt_err need_crew(tt_use *u, int64_t rows)
     tt_crew_close(u->crew);
     u->crew = NULL;
     if (!(err = tt_crew_open(u->model, threads, grain, false, &u->crew)) &&
-        !(err = judge_open(j, u->model, u->crew, NULL, rows)))
+        !(err = judge_open(j, u->model, u->crew, NULL, false, rows)))
         return TT_OK;
     judge_close(j); /* half open it would be taken for whole */
     tt_crew_close(u->crew);
