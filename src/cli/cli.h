@@ -127,6 +127,7 @@ tt_err cli_run_choose(const cli_run_opts *o, const cli_job *j, char run[CLI_PATH
 typedef struct cli_world_opts {
     int ranks;               /* 0: as many as the hosts take                       */
     const char *list, *file; /* -H, --hostfile; NULL: none                         */
+    bool tf_config;          /* the hosts of TF_CONFIG                             */
     cli_display_mode mode;
     const char *const *worker; /* its command, ended by NULL                         */
 } cli_world_opts;

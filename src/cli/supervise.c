@@ -157,6 +157,14 @@ static tt_err find_hosts(const cli_world_opts *o, tt_hosts *hosts, tt_str *by)
         tt_str_add(by, "--hostfile %s", o->file);
         return tt_hosts_read(o->file, hosts);
     }
+    if (o->tf_config) {
+        tt_tf_config c;
+        tt_str_add(by, "TF_CONFIG");
+        if ((err = tt_tf_config_parse(getenv("TF_CONFIG"), &c))) return err;
+        err = tt_tf_config_hosts(&c, hosts);
+        tt_tf_config_free(&c);
+        return err;
+    }
     if ((err = tt_hosts_slurm(hosts))) return err;
     if (hosts->count) tt_str_add(by, "Slurm, ");
     tt_str_add(by, "-n %d", o->ranks);

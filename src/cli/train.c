@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "cli.h"
+#include "cluster/cluster.h"
 
 typedef struct train_opts {
     tt_opt_list set;
@@ -342,12 +343,13 @@ out:
 }
 
 /* The same command for a worker: what says how many and where is the supervisor's. */
-static int supervise(const train_opts *o, int argc, const char **argv)
+static int supervise(const train_opts *o, int argc, const char **argv, bool tf_config)
 {
-    char path[CLI_PATH], here[CLI_PATH];
+    char path[CLI_PATH];
     cli_world_opts w = {.ranks = (int)o->workers,
                         .list = o->hosts,
                         .file = o->hostfile,
+                        .tf_config = tf_config,
                         .mode = o->json    ? CLI_JSON
                                 : o->quiet ? CLI_QUIET
                                            : CLI_SHOW};
@@ -381,17 +383,38 @@ static int supervise(const train_opts *o, int argc, const char **argv)
         word[count++] = "--threads";
         word[count++] = tt_arena_printf(a, "%lld", (long long)o->threads);
     }
-    (void)here;
     w.worker = word;
     code = cli_supervise(&w);
     tt_arena_close(a);
     return code;
 }
 
+/* Does a cluster specification in the environment make this a world, and this process the one that
+ * starts it? */
+static tt_err look_at_tf_config(bool *launch)
+{
+    tt_tf_config c;
+    tt_err err = tt_tf_config_parse(getenv("TF_CONFIG"), &c);
+
+    *launch = false;
+    if (err) return tt_context(err, "TF_CONFIG");
+    if (c.ranks > 1 && c.me > 0)
+        err = tt_fail(TT_EENV,
+                      "TF_CONFIG makes this %s %d, rank %d of %d: start 'tutti train' on %s alone, "
+                      "which reaches the others by ssh (or TUTTI_RSH)",
+                      c.type, c.index, c.me, c.ranks, c.rank[0].host);
+    else if (c.ranks > 1 && c.me < 0)
+        err =
+            tt_fail(TT_EENV, "TF_CONFIG makes this a %s, which takes no part in training", c.type);
+    *launch = !err && c.ranks > 1;
+    tt_tf_config_free(&c);
+    return err;
+}
+
 static int train_run(const void *opts, int argc, const char **argv)
 {
     const train_opts *o = opts;
-    bool several = o->workers || o->hosts || o->hostfile;
+    bool several = o->workers || o->hosts || o->hostfile, listed = false;
     tt_started by = tt_world_started();
     tt_err err;
 
@@ -402,7 +425,8 @@ static int train_run(const void *opts, int argc, const char **argv)
                                 "%s has already started %d ranks: leave out --workers, --hosts and "
                                 "--hostfile",
                                 by.by, by.size));
-    return several ? supervise(o, argc, argv) : work(o, argc, argv);
+    if (!several && !by.by && (err = look_at_tf_config(&listed))) return cli_fail(err);
+    return several || listed ? supervise(o, argc, argv, listed) : work(o, argc, argv);
 }
 
 const tt_command cli_train = {
