@@ -13,6 +13,7 @@
  *     2  Build a model     build_model.c   the same job without a file; models, and what they tell
  *     3  A layer of yours  own_layer.c     forward and backward in C, checked, used like any other
  *     4  Data from memory  feed_data.c     arrays of your program instead of files
+ *     5  Many processes    world.c         sums, an optimiser and checkpoints for mpirun and srun
  *
  * Compile with:  cc program.c $(pkg-config --cflags --libs tutti) */
 #ifndef TUTTI_H
@@ -44,12 +45,13 @@ extern "C" {
  * Ownership. What you open, you close; every close accepts NULL. Pointers you pass are borrowed for
  * the call unless a line says otherwise. Strings you get belong to the handle that gave them.
  *
- * Threads. A handle is used by one thread at a time, whichever that is. Different handles may be
- * used side by side; of several run folders written at once, the one opened last gets the log.
- * Functions block until they are done; inside, they use `train.threads` threads of their own. The
- * library leaves signals to you (but for SIGILL, for a moment, when the first model opens: it tries
- * what the CPU can do), never changes the working folder and prints nothing but warnings, to
- * standard error.
+ * Threads. A handle is used by one thread at a time, whichever that is (but see chapter 5 for
+ * worlds). Different handles may be used side by side; of several run folders written at once, the
+ * one opened last gets the log. Functions block until they are done; inside, they use
+ * `train.threads` threads of their own. The library leaves signals to you (but for SIGILL, for a
+ * moment, when the first model opens: it tries what the CPU can do; and SIGALRM, when a world of
+ * several is left), never changes the working folder and prints nothing but warnings, to standard
+ * error.
  *
  * Memory. Large blocks that cannot be had are TUTTI_ENOMEM. If even a few bytes cannot be had the
  * program ends, with a line that says so. */
@@ -94,6 +96,7 @@ TUTTI_API void tutti_quiet(bool quiet); /* true: no warnings to standard error; 
 typedef struct tutti_job tutti_job;         /* what to train */
 typedef struct tutti_trainer tutti_trainer; /* a training under way */
 typedef struct tutti_model tutti_model;     /* layers and weights, at work */
+typedef struct tutti_world tutti_world;     /* processes that train together: chapter 5 */
 
 /* A job from a file, or from text (`name` stands for the file's name in messages). The YAML must
  * be well-formed; whether it makes sense is found by tutti_job_check, or when it is used. */
@@ -130,6 +133,7 @@ typedef struct tutti_options { /* zero it ({0}), then set what you need */
     bool partial;              /* of init, take what matches */
     int threads;               /* 0: as the job says */
     const tutti_rows *train, *val; /* instead of the job's `data`; val may be NULL */
+    tutti_world *world;            /* train together, chapter 5; NULL: alone */
 } tutti_options;
 
 typedef struct tutti_metrics {   /* NAN where it does not apply */
@@ -328,6 +332,148 @@ TUTTI_API tutti_status tutti_layer_check(const char *layer, tutti_shape in, doub
  * row with label -1, or with NAN as its first target, counts only for losses that need none. Rows
  * are checked when a trainer opens, or an eval begins: what does not fit is TUTTI_EINVAL and names
  * the row. The struct itself stands in chapter 1. */
+
+/* ======== Chapter 5: many processes ========
+ *
+ *     mpirun -n 4 program       srun program       program
+ *
+ * Processes that are started together form a world; each has a rank in it, from 0. A program that
+ * is started alone is a world of one, and nothing else changes. Each rank works on rows of its own,
+ * the optimiser adds up what they found, and all come to the same parameters, bit for bit:
+ *
+ *     tutti_world_join(&world);
+ *     tutti_optim_open(world, "adam: {lr: 1e-3}", w, n, NULL, 0, &optim);
+ *     tutti_world_alloc(world, n, &grad);
+ *     for (...) {
+ *         rows = gradient(w, grad, tutti_world_rank(world), tutti_world_size(world));
+ *         tutti_optim_step(optim, grad, rows, NULL);
+ *     }
+ *     tutti_optim_close(optim);
+ *     tutti_world_leave(world, 0);
+ *
+ * Together. Calls with a world, and with what was opened with it, are made by all ranks, in the
+ * same order, with the same sizes, by the thread that joined. Only rank, size and their like, every
+ * close, and what a model does are a rank's own affair.
+ *
+ * Waiting. Nobody is waited for longer than tutti_world_timeout says. Then the call is TUTTI_EPEER,
+ * its message names who was missing, and every later call with this world says so again.
+ *
+ * Errors. What all ranks can know of (a text, a shape, a checkpoint) all of them get, with the name
+ * of the rank that met it. A rank that fails alone leaves with an exit code, which ends the others
+ * too; or it tells them with tutti_world_agree. */
+
+/* Joins the world this process was started in; starts MPI if mpirun, mpiexec or srun started us,
+ * so the program does not start it itself. Under a launcher a program joins once.
+ * TUTTI_EENV: MPI does not start, or the launcher is not that of the MPI this library uses. */
+TUTTI_API tutti_status tutti_world_join(tutti_world **out);
+
+/* The last call with a world, when all that was opened with it is closed; memory of
+ * tutti_world_alloc goes with it. With 0 it waits for the others. If `failed` is an exit code, or
+ * the world is lost, or somebody does not come in time, the launcher ends all ranks: then the call
+ * does not return, except in a world of one. */
+TUTTI_API void tutti_world_leave(tutti_world *w, int failed);
+
+/* 0 for NULL. Local: among those on the same host. */
+TUTTI_API int tutti_world_rank(const tutti_world *w);
+TUTTI_API int tutti_world_size(const tutti_world *w);
+TUTTI_API int tutti_world_local_rank(const tutti_world *w);
+TUTTI_API int tutti_world_local_size(const tutti_world *w);
+
+/* How long anybody is waited for, in seconds; 60 at first. Each rank sets its own, at once. */
+TUTTI_API tutti_status tutti_world_timeout(tutti_world *w, double seconds);
+
+TUTTI_API tutti_status tutti_world_barrier(tutti_world *w);
+
+/* What has each rank met? TUTTI_OK if nobody met anything; else all get status and message of the
+ * first that did. `mine` is the status of this rank's last call. */
+TUTTI_API tutti_status tutti_world_agree(tutti_world *w, tutti_status mine);
+
+/* x becomes the sum, or the mean, over all ranks: the same bits on each of them, and each time. */
+TUTTI_API tutti_status tutti_world_sum(tutti_world *w, float *x, int64_t n);
+TUTTI_API tutti_status tutti_world_mean(tutti_world *w, float *x, int64_t n);
+
+/* Memory for n floats, zeroed, that sums need not copy: for vectors that are summed often. As many
+ * as you like; all are released when the world is left. */
+TUTTI_API tutti_status tutti_world_alloc(tutti_world *w, int64_t n, float **out);
+
+/* What rank `root` has in `data` becomes everybody's. */
+TUTTI_API tutti_status tutti_world_bcast(tutti_world *w, int root, void *data, size_t bytes);
+
+/* ---- Training by hand ---- */
+
+typedef struct tutti_tensor { /* a part of the program's state */
+    const char *name;         /* "hidden.weight" */
+    tutti_shape shape;
+    float *data; /* for checkpoints; an optimiser goes by the order alone */
+} tutti_tensor;
+
+typedef struct tutti_optim tutti_optim;
+
+/* An optimiser for the n numbers of `params`, which stay yours and must outlive it. Those of rank 0
+ * become everybody's. `text` is an optimiser as job files have it, "adam: {lr: 1e-3}", or a map
+ * with more of `train`:
+ *
+ *     optimizer: {adamw: {lr: 1e-3}}
+ *     schedule: {cosine: {warmup: 100}}
+ *     clip: {norm: 1}
+ *     groups: [{match: "embed*", lr: 0.1}]
+ *     steps: 10000             schedules go by it; steps_per_epoch, if they are given in epochs
+ *
+ * `tensors` (copied) say what params consists of, one after the other. Those of one dimension are
+ * biases and such, which are not decayed unless the optimiser has `decay_all`. With a count of 0
+ * params is one tensor, "params", which is. */
+TUTTI_API tutti_status tutti_optim_open(tutti_world *w, const char *text, float *params, int64_t n,
+                                        const tutti_tensor *tensors, int count, tutti_optim **out);
+
+typedef struct tutti_update {
+    int64_t step;  /* done so far */
+    double weight; /* of all ranks */
+    double lr, grad_norm;
+} tutti_update;
+
+/* One step along the gradient of all ranks: the sum of their `grad` (n numbers: of each rank the
+ * sum over its samples) divided by the sum of their `weight` (how many samples that were; a rank
+ * that has none gives zeros and 0). `grad` is overwritten. `out` may be NULL.
+ * TUTTI_EDIVERGED, on all ranks: the gradient is not finite. Nothing was changed; the program may
+ * go on with another. */
+TUTTI_API tutti_status tutti_optim_step(tutti_optim *o, float *grad, double weight,
+                                        tutti_update *out);
+TUTTI_API void tutti_optim_close(tutti_optim *o);
+
+/* ---- Checkpoints ---- */
+
+typedef struct tutti_state {     /* zero it, then set what you have */
+    const char *folder;          /* of checkpoints, made if absent; only rank 0 must see it */
+    int keep;                    /* how many are kept; 0: all */
+    const tutti_tensor *tensors; /* what is saved, and where it is restored to ... */
+    int count;
+    tutti_optim *optim; /* ... and with it params, step and state of this optimiser; or NULL */
+} tutti_state;
+
+/* Rank 0 writes <folder>/step-00001200, whole or not at all; all return when it is on disk, or
+ * why it is not. Checkpoints of later steps, of a training that went back, are renamed to
+ * step-N.bad. */
+TUTTI_API tutti_status tutti_world_save(tutti_world *w, const tutti_state *state, int64_t step);
+
+/* The newest step that is intact and finite; -1: there is none. */
+TUTTI_API tutti_status tutti_world_latest(tutti_world *w, const char *folder, int64_t *step);
+
+/* Takes up a step's checkpoint, or with -1 the newest: rank 0 reads and checks it, all get it.
+ * `found` (may be NULL) is the step. TUTTI_ECKPT if there is none, or it lacks a tensor or has it
+ * in another shape: nothing was changed then. */
+TUTTI_API tutti_status tutti_world_restore(tutti_world *w, const tutti_state *state, int64_t step,
+                                           int64_t *found);
+
+/* ---- Training a job together ----
+ *
+ *     tutti_options o = {.world = world, .runs = "runs"};
+ *     tutti_train(job, &o, NULL, &model);
+ *
+ * All ranks give the same job, options and rows; `train.batch` is that of all together and
+ * `parallel` of the job says how they share the work (docs/parallel.md), `parallel.timeout` how
+ * long they wait (for rank 0 to write files, an hour). Rank 0 alone writes the run folder:
+ * tutti_trainer_run is "" on the others. Each rank gets the same model. Where several train, the
+ * thread is bound to CPUs of its own, and stays so; TUTTI_PIN=0 in the environment prevents it. */
 
 #ifdef __cplusplus
 }

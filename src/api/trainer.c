@@ -13,7 +13,13 @@ struct tutti_trainer {
     tt_err err;          /* the training failed, and how                */
     char *message;
     bool finished;
+    bool files;         /* a run folder is written, here or by rank 0          */
+    tutti_world *world; /* NULL: alone                                         */
+    double timeout_s;   /* how long the world is waited for while it trains    */
 };
+
+/* Where rank 0 writes and the others wait for it. */
+enum { WRITE_S = 3600 };
 
 /* The log is one for the whole program: it goes to the run that was opened last. */
 static pthread_mutex_t log_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -71,8 +77,16 @@ static tt_err check_options(const tutti_options *o)
     return TT_OK;
 }
 
+/* Is there a run to go on with? Rank 0 has the folder, and decides. */
+static tt_err find_run(const tutti_options *o, bool *resume)
+{
+    *resume = o->resume && !tutti_world_rank(o->world) && holds_run(o->run);
+    return o->world ? world_spread(o->world, resume, sizeof *resume) : TT_OK;
+}
+
 static tt_err open_with(tutti_trainer *t, const tutti_job *job, const tutti_options *o)
 {
+    tt_world *inner = world_inner(o->world);
     tt_data_rows train, val;
     tt_train_opts to = {.job = t->job,
                         .job_path = job->path,
@@ -80,14 +94,20 @@ static tt_err open_with(tutti_trainer *t, const tutti_job *job, const tutti_opti
                         .runs = o->runs,
                         .init = o->init,
                         .partial = o->partial,
-                        .no_files = !o->run && !o->runs,
-                        .threads = o->threads};
+                        .no_files = !t->files,
+                        .threads = o->threads,
+                        .world = inner};
+    tt_err err;
 
     if (o->train) train = rows_from(o->train), to.train_rows = &train;
     if (o->val) val = rows_from(o->val), to.val_rows = &val;
-    to.resume = o->resume && holds_run(o->run);
+    if ((err = find_run(o, &to.resume))) return err;
     if (to.resume) to.init = NULL; /* the checkpoint has what was made of it */
-    return tt_train_open(&to, &t->t);
+    if ((err = tt_train_open(&to, &t->t))) return err;
+    if (inner) t->timeout_s = inner->timeout_s; /* from the job */
+    /* Ranks that are processes have a log each; threads share that of rank 0. */
+    if (*tt_train_run(t->t) || (t->files && inner && !inner->threads)) own_log(t);
+    return TT_OK;
 }
 
 tutti_status tutti_trainer_open(const tutti_job *job, const tutti_options *options,
@@ -100,15 +120,18 @@ tutti_status tutti_trainer_open(const tutti_job *job, const tutti_options *optio
 
     if (!out) return status_of(tt_fail(TT_EINVAL, "tutti_trainer_open: out is NULL"));
     *out = NULL;
-    if ((err = check_options(o))) return status_of(err);
+    if (o->world && (err = world_enter(o->world, "tutti_trainer_open"))) return status_of(err);
     t = calloc(1, sizeof *t);
-    if (!t) return status_of(tt_fail(TT_ENOMEM, "no memory for a trainer"));
-    if ((err = job_copy(job, &t->job)) || (err = open_with(t, job, o))) {
+    if (!t) tt_mem_out(sizeof *t);
+    t->world = o->world;
+    t->files = o->run || o->runs;
+    if (!(err = check_options(o))) err = job_copy(job, &t->job);
+    if (o->world) err = world_agree(o->world, err);
+    if (err || (err = open_with(t, job, o))) {
         tt_tree_close(t->job);
         free(t);
-        return status_of(err);
+        return status_of(world_done(o->world, err));
     }
-    if (*tt_train_run(t->t)) own_log(t);
     *out = t;
     return TUTTI_OK;
 }
@@ -159,6 +182,24 @@ static tt_err check_trainer(const tutti_trainer *t, const char *what)
     return t ? TT_OK : tt_fail(TT_EINVAL, "%s: there is no trainer: NULL was given", what);
 }
 
+/* For what all ranks do together. */
+static tt_err enter_trainer(tutti_trainer *t, const char *what)
+{
+    tt_err err = check_trainer(t, what);
+
+    if (err || !t->world || (err = world_enter(t->world, what))) return err;
+    world_inner(t->world)->timeout_s = t->timeout_s;
+    return TT_OK;
+}
+
+/* What rank 0 has met while it wrote, to all. */
+static tt_err agree_written(tutti_trainer *t, tt_err err)
+{
+    if (!t->world || err == TT_EPEER) return world_done(t->world, err);
+    world_inner(t->world)->timeout_s = WRITE_S;
+    return world_done(t->world, world_agree(t->world, err));
+}
+
 tutti_status tutti_trainer_step(tutti_trainer *t, tutti_progress *out)
 {
     tt_err err = check_trainer(t, "tutti_trainer_step");
@@ -169,8 +210,9 @@ tutti_status tutti_trainer_step(tutti_trainer *t, tutti_progress *out)
     if (t->finished)
         return status_of(tt_fail(TT_EINVAL, "this training is finished: open another"));
     if (!t->last.end) {
+        if ((err = enter_trainer(t, "tutti_trainer_step"))) return status_of(err);
         if ((err = tt_train_step(t->t, &p))) {
-            t->err = err;
+            t->err = world_done(t->world, err);
             t->message = strdup(tt_message());
             if (!t->message) tt_mem_out(strlen(tt_message()));
             return status_of(err);
@@ -185,20 +227,21 @@ tutti_status tutti_trainer_step(tutti_trainer *t, tutti_progress *out)
 
 tutti_status tutti_trainer_validate(tutti_trainer *t, tutti_metrics *out)
 {
-    tt_err err = check_trainer(t, "tutti_trainer_validate");
+    tt_err err = enter_trainer(t, "tutti_trainer_validate");
     tt_metrics m;
 
     if (!err && !out) err = tt_fail(TT_EINVAL, "tutti_trainer_validate: out is NULL");
-    if (err || (err = tt_train_validate(t->t, &m))) return status_of(err);
+    if (err) return status_of(err);
+    if ((err = tt_train_validate(t->t, &m))) return status_of(world_done(t->world, err));
     *out = metrics_from(&m);
     return TUTTI_OK;
 }
 
 tutti_status tutti_trainer_save(tutti_trainer *t)
 {
-    tt_err err = check_trainer(t, "tutti_trainer_save");
+    tt_err err = enter_trainer(t, "tutti_trainer_save");
 
-    return status_of(err ? err : tt_train_save(t->t));
+    return status_of(err ? err : agree_written(t, tt_train_save(t->t)));
 }
 
 const char *tutti_trainer_run(const tutti_trainer *t)
@@ -224,7 +267,9 @@ tutti_status tutti_trainer_finish(tutti_trainer *t)
 
     if (err || t->finished) return status_of(err);
     t->finished = true;
-    if (!*tt_train_run(t->t)) return TUTTI_OK;
+    if (!t->files) return TUTTI_OK;
+    /* A rank that failed may be alone with that: it asks nobody any more. */
+    if (!t->err && (err = enter_trainer(t, "tutti_trainer_finish"))) return status_of(err);
     if (t->err == TT_EDIVERGED)
         status = "diverged";
     else
@@ -234,7 +279,7 @@ tutti_status tutti_trainer_finish(tutti_trainer *t)
     err = tt_train_finish(t->t, status);
     if (saved) err = tt_repeat(saved, trouble.data);
     tt_str_free(&trouble);
-    return status_of(err);
+    return status_of(t->err ? err : agree_written(t, err));
 }
 
 /* ---- all at once ---- */

@@ -20,11 +20,13 @@ typedef struct tt_kept {
 } tt_kept;
 void tt_kept_free(tt_kept *k);
 
+enum { CONTEXTS = 128 };
+
 struct tt_carrier {
     const tt_carrier_calls *calls;
     tt_group all;
     tt_peer *peers;
-    int contexts;  /* handed out so far */
+    uint64_t contexts[CONTEXTS / 64]; /* bits: in use by groups of this rank */
     tt_kept *kept; /* theirs: a rank that ends early must not pull it away from the others */
 };
 

@@ -74,6 +74,7 @@ static tt_err mpi_test(tt_world *w, uint64_t *handle, bool *done)
 }
 
 enum { FINALIZE_S = 3 };
+static bool finalize; /* MPI was begun by us */
 
 static void end_here(int sig)
 {
@@ -93,6 +94,7 @@ static void mpi_leave(tt_world *w, int failed)
     tt_world_drop(w);
     /* All are here and have nothing left to say; but MPICH 4.0 hangs now and then in MPI_Finalize
      * between hosts. Then the process ends all the same. */
+    if (!finalize) return;
     fflush(NULL);
     signal(SIGALRM, end_here);
     alarm(FINALIZE_S);
@@ -123,13 +125,15 @@ tt_err tt_mpi_join(const tt_started *by, tt_world **out)
 {
     static const tt_carrier_calls calls = {mpi_send, mpi_recv, mpi_test, mpi_leave};
     char host[MPI_MAX_PROCESSOR_NAME] = "host";
-    int given, code;
+    int given, code, begun = 0;
     tt_world *w;
     tt_err err;
 
     *out = NULL;
-    if ((code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given)))
+    MPI_Initialized(&begun); /* by a program that uses MPI itself: then it ends it, too */
+    if (!begun && (code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given)))
         return tt_fail(TT_EENV, "MPI does not start (code %d)", code);
+    finalize = !begun;
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     if (!(w = calloc(1, sizeof *w)) || !(w->carrier = calloc(1, sizeof *w->carrier)))
         tt_mem_out(sizeof *w);

@@ -36,7 +36,8 @@ struct tt_summer {
     tt_op *ops;
 };
 
-#if defined(__x86_64__)
+/* ThreadSanitizer is not up yet when the linker asks which clone to take. */
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default"), optimize("O3")))
 #else
 #define CLONES
@@ -64,28 +65,52 @@ static float *window_of(const tt_summer *s, int member, uint32_t phase)
     return (float *)((char *)s->share.at[member] + sizeof(board)) + (phase & 1) * WINDOW;
 }
 
+/* Shares memory with the ranks of this host; where that cannot be, each rank is a host of its own.
+ * `color` tells hosts apart. */
+static tt_err join_host(tt_summer *s, int *color)
+{
+    const tt_group *g = s->group;
+    const tt_world *w = g->world;
+    size_t bytes = sizeof(board) + 2 * WINDOW * sizeof(float) + s->bytes;
+    tt_err err;
+
+    *color = w->host;
+    if ((err = tt_group_split(g, *color, &s->host))) return err;
+    if ((err = tt_share_open(s->host, bytes, &s->share)) == TT_EENV) {
+        tt_group_close(s->host);
+        *color = w->host_count + w->rank;
+    }
+    /* All take part in a split, those too who need none. */
+    tt_group *own = NULL;
+    bool apart = err == TT_EENV;
+    if (err && !apart) return err;
+    if ((err = tt_group_split(g, apart ? *color : -1, &own))) return err;
+    if (!apart) return TT_OK;
+    s->host = own;
+    return tt_share_open(own, bytes, &s->share);
+}
+
 tt_err tt_summer_open(const tt_group *g, size_t bytes, tt_summer **out)
 {
     tt_summer *s = calloc(1, sizeof *s);
-    const tt_world *w = g->world;
-    int *local = calloc((size_t)g->size, sizeof *local);
+    int mine, *color = calloc((size_t)g->size, sizeof *color);
     tt_err err;
 
     *out = NULL;
-    if (!s || !local) tt_mem_out(sizeof *s);
+    if (!s || !color) tt_mem_out(sizeof *s);
     s->group = g;
     s->bytes = bytes;
-    if ((err = tt_group_split(g, w->host, &s->host))) goto out;
-    err = tt_share_open(s->host, sizeof(board) + 2 * WINDOW * sizeof(float) + bytes, &s->share);
-    if (err) goto out;
-    if ((err = tt_group_gather(g, &s->host->me, sizeof *local, local))) goto out;
+    if ((err = join_host(s, &mine)) || (err = tt_group_gather(g, &mine, sizeof mine, color)))
+        goto out;
     /* How many hosts take part, and the size of the smallest. */
     s->columns = g->size;
     for (int i = 0; i < g->size; i++) {
-        int mates = 0;
-        s->hosts += local[i] == 0;
-        for (int k = 0; k < g->size; k++)
-            mates += w->peer[g->rank[k]].host == w->peer[g->rank[i]].host;
+        int before = 0, mates = 0;
+        for (int k = 0; k < g->size; k++) {
+            mates += color[k] == color[i];
+            before += k < i && color[k] == color[i];
+        }
+        s->hosts += !before;
         if (mates < s->columns) s->columns = mates;
     }
     if ((err = tt_group_split(g, s->host->me < s->columns ? s->host->me : -1, &s->column)))
@@ -96,7 +121,7 @@ tt_err tt_summer_open(const tt_group *g, size_t bytes, tt_summer **out)
     *out = s;
     s = NULL;
 out:
-    free(local);
+    free(color);
     tt_summer_close(s);
     return err;
 }

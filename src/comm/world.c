@@ -8,7 +8,7 @@
 #include "comm/carrier.h"
 
 /* Tags of our own, at the end of what callers may use. */
-enum { TAG_GATHER = TT_TAGS - 1, TAG_BCAST = TT_TAGS - 2, CONTEXTS = 128 };
+enum { TAG_GATHER = TT_TAGS - 1, TAG_BCAST = TT_TAGS - 2 };
 /* A long broadcast goes in parts, so that a rank can pass on one while it receives the next. */
 enum { BCAST_PART = 1 << 20 };
 
@@ -153,30 +153,33 @@ tt_err tt_group_split(const tt_group *from, int color, tt_group **out)
 {
     struct tt_carrier *c = from->world->carrier;
     struct {
-        int color, contexts;
-    } me = {color, c->contexts}, *all;
-    int most = 0;
+        int64_t color;
+        uint64_t used[CONTEXTS / 64];
+    } me = {.color = color}, *all;
+    int context = 1; /* 0 is the world's */
     tt_err err;
 
     *out = NULL;
+    memcpy(me.used, c->contexts, sizeof me.used);
     if (!(all = calloc((size_t)from->size, sizeof *all))) tt_mem_out(sizeof *all);
     if ((err = tt_group_gather(from, &me, sizeof me, all))) {
         free(all);
         return tt_context(err, "splitting a group of %d", from->size);
     }
-    /* A context that none of them has used: groups that share a rank never share one. */
+    /* A context that none of them uses: groups that share a rank never share one. */
     for (int i = 0; i < from->size; i++)
-        if (all[i].contexts > most) most = all[i].contexts;
-    if (most + 1 >= CONTEXTS) {
+        for (int k = 0; k < CONTEXTS / 64; k++) me.used[k] |= all[i].used[k];
+    while (context < CONTEXTS && me.used[context / 64] >> context % 64 & 1) context++;
+    if (context == CONTEXTS) {
         free(all);
-        return tt_fail(TT_EINVAL, "more than %d groups", CONTEXTS);
+        return tt_fail(TT_EINVAL, "more than %d groups at a time", CONTEXTS - 1);
     }
-    c->contexts = most + 1;
     if (color >= 0) {
         tt_group *g = calloc(1, sizeof *g);
         if (!g || !(g->rank = calloc((size_t)from->size, sizeof *g->rank))) tt_mem_out(sizeof *g);
         g->world = from->world;
-        g->context = most + 1;
+        g->context = context;
+        c->contexts[context / 64] |= (uint64_t)1 << context % 64;
         for (int i = 0; i < from->size; i++) {
             if (all[i].color != color) continue;
             if (i == from->me) g->me = g->size;
@@ -191,6 +194,7 @@ tt_err tt_group_split(const tt_group *from, int color, tt_group **out)
 void tt_group_close(tt_group *g)
 {
     if (!g) return;
+    g->world->carrier->contexts[g->context / 64] &= ~((uint64_t)1 << g->context % 64);
     free(g->rank);
     free(g);
 }
