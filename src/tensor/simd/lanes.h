@@ -15,8 +15,8 @@ enum {
     WIDE = VW == 16,
     ROWS_MOST = WIDE ? 12 : 6,   /* convolution: channels x 2 places             */
     PATCH_MOST = WIDE ? 10 : 5,  /* dx behind pooling: channels x 2 places       */
-    GRAD_ROWS = WIDE ? 4 : 3,    /* dw: output channels ...                      */
-    GRAD_TAPS = WIDE ? 6 : 4,    /* ... x weights of each                        */
+    GRAD_ROWS = WIDE ? 5 : 3,    /* dw: output channels ...                      */
+    GRAD_TAPS = 6,               /* ... x weights of each, or as many as fit     */
     RUN_MOST = WIDE ? 28 : 14,   /* dw behind pooling: vectors of weights        */
     DENSE_ROWS = 6,              /* dense: features ...                          */
     DENSE_COLS = WIDE ? 4 : 2,   /* ... x slices (dw: vectors of features)       */
@@ -53,6 +53,15 @@ static inline void pick_store(uint8_t *p, vi x) /* 0 .. 255 each */
                                  _mm256_extracti128_si256((__m256i)x, 1));
 
     _mm_storel_epi64((__m128i *)p, _mm_packus_epi16(y, y));
+}
+#elif defined(TT_512)
+static inline vi pick_load(const uint8_t *p)
+{
+    return (vi)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+}
+static inline void pick_store(uint8_t *p, vi x)
+{
+    _mm_storeu_si128((__m128i *)p, _mm512_cvtepi32_epi8((__m512i)x));
 }
 #else
 static inline vi pick_load(const uint8_t *p)
@@ -164,17 +173,19 @@ size_t TT_SIMD(lanes_dx_scratch)(const tt_conv *c, const dx_plan *p);
 void TT_SIMD(lanes_dx)(const tt_conv *c, const tt_conv_args *a, const dx_plan *p,
                        const float *packed, void *scratch);
 
-/* Spreads the gradient of some channels of a slice over outputs [channel][.][w][VW] of `plane`
- * pixels each; `to` is output (0, 0). Outputs that pooling never looks at are not written. */
-void TT_SIMD(lanes_spread)(const tt_conv *c, int channels, const float *dy, const uint8_t *pick,
-                           ptrdiff_t plane, int w, float *to);
+/* Spreads `rows` rows from `first` on of the gradient of some channels of a slice over outputs
+ * [channel][.][w][VW] of `plane` pixels each; `to` is the first output. Outputs that pooling never
+ * looks at are not written. */
+void TT_SIMD(lanes_spread)(const tt_conv *c, int channels, int first, int rows, const float *dy,
+                           const uint8_t *pick, ptrdiff_t plane, int w, float *to);
 
 /* ---- Weight gradient (lanes_dw.c) ---- */
 typedef struct dw_plan {
     bool sparse; /* by the one place of each pooling window that won, sample by sample */
     int rows;    /* output channels at once: as many as the sums have room for          */
     int taps;    /* dense: weights of a channel at once                                */
-    int run;     /* sparse: vectors of a row of weights, (kw, c)                       */
+    int pixel;   /* sparse: floats from pixel to pixel, c or more                      */
+    int run;     /* ... and vectors of a row of weights, (kw, c)                       */
 } dw_plan;
 dw_plan TT_SIMD(lanes_dw_plan)(const tt_conv *c);
 size_t TT_SIMD(lanes_dw_scratch)(const tt_conv *c, const dw_plan *p);

@@ -2,7 +2,8 @@
  * weights.
  *
  *   forward   y  = W x:     rows of W are broadcast as they lie, vectors are slices of x
- *   dx        dx = W^T dy:  W^T in narrow panels, copied as we go; vectors are slices of dy
+ *   dx        dx = W^T dy:  W^T in narrow panels, copied as we go, or, where few slices would
+ *                           use a copy, W as it lies; vectors are slices of dy
  *   dw        dw = dy x^T:  dy is broadcast as it lies, vectors are rows of x, transposed
  *
  * Each is blocked so that the vectors of one tile stay in L1 while the broadcast side streams by,
@@ -11,7 +12,8 @@
 
 enum {
     DEPTH = WIDE ? 128 : 256, /* of the sums between visits to memory: 16 or 32 KB of vectors  */
-    PANELS = 16               /* dx: tiles of W^T copied at once                               */
+    PANELS = 16,              /* dx: tiles of W^T copied at once                               */
+    IN_PLACE = WIDE ? 4 : 0   /* dx: groups of slices for which copying does not pay           */
 };
 
 bool TT_SIMD(lanes_is_dense)(const tt_conv *c)
@@ -56,8 +58,9 @@ static ALWAYS_INLINE void multiply(const int m, const int n, sums sum, int depth
 /* ---- Forward and dx: m features of n slices ---- */
 typedef struct slice_job {
     const float *a, *b;
-    ptrdiff_t a_row; /* 0: a panel, [depth][m]        */
-    ptrdiff_t b_col; /* from slice to slice           */
+    ptrdiff_t a_row;  /* 0: of W^T, neighbours         */
+    ptrdiff_t a_step; /* ... from term to term         */
+    ptrdiff_t b_col;  /* from slice to slice           */
     int depth;
     float *y;
     ptrdiff_t y_col;
@@ -80,7 +83,7 @@ static ALWAYS_INLINE void slice_tile(const int m, const int n, const slice_job *
     if (t->a_row)
         multiply(m, n, sum, t->depth, t->a, t->a_row, 1, t->b, t->b_col, VW);
     else
-        multiply(m, n, sum, t->depth, t->a, 1, m, t->b, t->b_col, VW);
+        multiply(m, n, sum, t->depth, t->a, 1, t->a_step, t->b, t->b_col, VW);
 #pragma GCC unroll ALL
     for (int i = 0; i < m; i++) {
 #pragma GCC unroll ALL
@@ -163,13 +166,14 @@ static void backward_x(const tt_conv *c, const tt_conv_args *a, float *panels)
     const int in = c->win.c, out = c->win.o, s_count = (int)slices(a->n);
     const int blocks = ceil_div(out, DEPTH), groups = ceil_div(s_count, DENSE_COLS);
     const int tiles = ceil_div(in, DENSE_ROWS);
+    const bool copies = groups > IN_PLACE;
 
     for (int k = 0; k < blocks; k++)
         for (int begin = 0; begin < tiles; begin += PANELS) {
             const int o = part_start(out, blocks, k), depth = part_start(out, blocks, k + 1) - o;
             const int end = begin + PANELS < tiles ? begin + PANELS : tiles;
 
-            copy_panels(a->w, in, tiles, begin, end, o, depth, panels);
+            if (copies) copy_panels(a->w, in, tiles, begin, end, o, depth, panels);
             for (int g = 0; g < groups; g++) {
                 const int s = part_start(s_count, groups, g);
                 const int n = part_start(s_count, groups, g + 1) - s;
@@ -180,11 +184,12 @@ static void backward_x(const tt_conv *c, const tt_conv_args *a, float *panels)
                                .b_col = (ptrdiff_t)out * VW};
 
                 for (int i = begin; i < end; i++) {
-                    int f = part_start(in, tiles, i);
+                    const int f = part_start(in, tiles, i), m = part_start(in, tiles, i + 1) - f;
 
-                    t.a = panels + (i - begin) * PANEL_SIZE;
+                    t.a = copies ? panels + (i - begin) * PANEL_SIZE : a->w + (ptrdiff_t)o * in + f;
+                    t.a_step = copies ? m : in;
                     t.y = a->dx + ((ptrdiff_t)s * in + f) * VW;
-                    slice_tile_of(part_start(in, tiles, i + 1) - f, n, &t);
+                    slice_tile_of(m, n, &t);
                 }
             }
         }

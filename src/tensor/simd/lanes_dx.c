@@ -194,27 +194,38 @@ static void patch_row_of(int m, const row_job *r)
 }
 
 /* ---- One slice ---- */
-void TT_SIMD(lanes_spread)(const tt_conv *c, int channels, const float *dy, const uint8_t *pick,
-                           ptrdiff_t plane, int w, float *to)
-{
-    if (!c->pool) {
-        for (int o = 0; o < channels; o++)
-            for (int i = 0; i < c->win.oh; i++, dy += c->win.ow * VW)
-                memcpy(to + (o * plane + (ptrdiff_t)i * w) * VW, dy, (size_t)c->win.ow * VB);
-        return;
-    }
-    for (int o = 0; o < channels; o++)
-        for (int i = 0; i < c->poh; i++)
-            for (int j = 0; j < c->pow_; j++, dy += VW, pick += VW) {
-                float *p = to + (o * plane + (ptrdiff_t)i * c->psh * w + j * c->psw) * VW;
-                const vf g = vload(dy);
-                const vi won = pick_load(pick);
 
-                for (int y = 0; y < c->pkh; y++)
-                    for (int x = 0; x < c->pkw; x++)
-                        vstore(p + ((ptrdiff_t)y * w + x) * VW,
-                               (vf)((vi)g & (won == y * c->pkw + x)));
-            }
+/* One row of gradients, each to the place of its window that won; zeros to the others. */
+static ALWAYS_INLINE void spread_row(const tt_conv *c, const int kh, const int kw, const float *dy,
+                                     const uint8_t *pick, int w, float *to)
+{
+    for (int j = 0; j < c->pow_; j++, dy += VW, pick += VW, to += c->psw * VW) {
+        const vf g = vload(dy);
+        const vi won = pick_load(pick);
+
+        for (int y = 0; y < kh; y++)
+            for (int x = 0; x < kw; x++)
+                vstore(to + ((ptrdiff_t)y * w + x) * VW, (vf)((vi)g & (won == y * kw + x)));
+    }
+}
+
+void TT_SIMD(lanes_spread)(const tt_conv *c, int channels, int first, int rows, const float *dy,
+                           const uint8_t *pick, ptrdiff_t plane, int w, float *to)
+{
+    const int h = c->pool ? c->poh : c->win.oh, cols = c->pool ? c->pow_ : c->win.ow;
+
+    for (int o = 0; o < channels; o++)
+        for (int i = 0; i < rows; i++) {
+            const ptrdiff_t at = ((ptrdiff_t)o * h + first + i) * cols * VW;
+            float *p = to + (o * plane + (ptrdiff_t)i * (c->pool ? c->psh : 1) * w) * VW;
+
+            if (!c->pool)
+                memcpy(p, dy + at, (size_t)cols * VB);
+            else if (c->pkh == 2 && c->pkw == 2)
+                spread_row(c, 2, 2, dy + at, pick + at, w, p);
+            else
+                spread_row(c, c->pkh, c->pkw, dy + at, pick + at, w, p);
+        }
 }
 
 static void fill_patches(const tt_conv *c, const dx_plan *p, const float *dy, const uint8_t *pick,
@@ -328,7 +339,7 @@ void TT_SIMD(lanes_dx)(const tt_conv *c, const tt_conv_args *a, const dx_plan *p
             fill_patches(c, p, dy, pick, s.grid);
         else
             TT_SIMD(lanes_spread)
-        (c, w->o, dy, pick, (ptrdiff_t)p->h * p->w, p->w,
+        (c, w->o, 0, c->pool ? c->poh : w->oh, dy, pick, (ptrdiff_t)p->h * p->w, p->w,
          s.grid + ((ptrdiff_t)p->top * p->w + p->left) * VW);
         for (int cy = 0; cy < p->sy; cy++)
             for (int cx = 0; cx < p->sx; cx++)

@@ -14,7 +14,9 @@
 enum {
     SUM_BLOCK = VW == 16 ? 128 : 320, /* rows of a panel that stay in L1 */
     BLOCK_BYTES = 384 * 1024,         /* input of a block of pixels      */
-    BLOCK_PIXELS = 2048,
+    BLOCK_PIXELS = 2048,              /* pixels of a block at most ...   */
+    BLOCK_LEAST = 192,                /* ... and at least, if their input is no more than: */
+    BLOCK_MOST = VW == 16 ? 1280 * 1024 : BLOCK_BYTES,
 };
 
 typedef struct pixel {
@@ -190,8 +192,10 @@ static void block_plan(const gather *g, plan *p)
 {
     double in = (double)g->ih * g->iw * g->ic * sizeof(float), pixels = (double)g->oh * g->ow;
     double fit = BLOCK_BYTES / in, fit_pixels = BLOCK_PIXELS / pixels;
+    double least = fmin(BLOCK_LEAST / pixels, BLOCK_MOST / in);
 
-    if (!g->turned) { /* strides may step over input */
+    if (fit < least) fit = least; /* each block reads all weights, which may not be in L2 */
+    if (!g->turned) {             /* strides may step over input */
         if (g->kh < g->sh) fit *= g->sh / (double)g->kh;
         if (g->kw < g->sw) fit *= g->sw / (double)g->kw;
     }

@@ -17,7 +17,10 @@
 #include "tensor/simd/nhwc.h"
 
 enum {
-    BLOCK_PIXELS = 256,       /* a panel of their input stays in L1, all of their dy in L2 */
+    /* Pixels of a block: with one tap a panel of their input stays in L1, and all of their dy in
+     * L2. Several taps share what was packed, and want long rows. */
+    TAP_PIXELS = VW == 16 ? 160 : 256,
+    TAPS_PIXELS = VW == 16 ? 512 : 256,
     SPREAD_BYTES = 64 * 1024, /* of rows of taps and channels, and of dy                   */
     FLAT_MOST = 128,          /* input channels up to which packing dy does not pay        */
     OVERRUN = 16,             /* floats that a copy in whole vectors may write too many    */
@@ -90,7 +93,7 @@ static tile_fn *const tiles[][TILE_M] = TILE_TABLE;
 static void plan_cut(const weight *d, plan *p, cutter *c)
 {
     const tt_window *w = d->win;
-    int area = w->oh * w->ow, fit = BLOCK_PIXELS;
+    int area = w->oh * w->ow, fit = w->kh * w->kw > 1 ? TAPS_PIXELS : TAP_PIXELS;
     size_t pixels, sums;
 
     p->per = w->c / w->groups, p->outs = w->o / w->groups, p->taps = w->kh * w->kw;
