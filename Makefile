@@ -122,10 +122,15 @@ demo:
 check:
 	tools/setup build demo check
 	+tools/check $(B)
-bench: 
+bench:
 	tools/setup build bench
-	+$(MAKE) --no-print-directory -j$$(nproc) all
+	+$(MAKE) --no-print-directory -j$$(nproc) all $(B)/bench-exchange
 	bench/run --program $(B)/tutti --out $(B)/bench.md
+	bench/world --program $(B)/tutti --exchange $(B)/bench-exchange --out $(B)/bench.md
+
+# Sums of long vectors over ranks: bench/world starts it.
+$(B)/bench-exchange: bench/exchange.c $(B)/libtutti.a
+	$(CC) $(ALL_CFLAGS) -o $@ $< $(B)/libtutti.a $(LDFLAGS) $(LDLIBS)
 
 # The layers of tests/cases.h one by one, with each set of kernels.
 $(B)/bench-layers: bench/layers.c tests/cases.h $(B)/libtutti.a

@@ -152,6 +152,8 @@ static void gather_ranks(cli_display *d, const tt_rank_times *times, int count, 
 {
     for (int r = 0; r < count && r < d->rank_count; r++) {
         tt_rank_times *to = &d->ranks[r];
+        if (!(times[r].step > 0)) continue; /* not known yet */
+        if (!(to->step > 0)) weight = 1;
         smooth(&to->data, times[r].data, weight);
         smooth(&to->forward, times[r].forward, weight);
         smooth(&to->backward, times[r].backward, weight);
@@ -168,7 +170,7 @@ static void gather(cli_display *d, const tt_progress *p)
 
     for (int i = 0; i < SHARES; i++) smooth(&d->share_s[i], s[i], weight);
     smooth(&d->step_s, p->step_s, weight);
-    smooth(&d->scaling, p->scaling, weight);
+    if (p->scaling > 0) smooth(&d->scaling, p->scaling, d->scaling > 0 ? SMOOTH : 1);
     if (isfinite(p->loss)) gather_spark(d, p->loss);
     if (p->saved) {
         d->saved_step = p->saved_step[p->saved - 1];
