@@ -342,10 +342,15 @@ out:
     return l.supervised && !alone ? 0 : code; /* the supervisor has been told */
 }
 
-/* The same command for a worker: what says how many and where is the supervisor's. */
+/* The same command for a worker: what says how many and where is the supervisor's, and which run it
+ * is, is decided here: were each rank to look for itself, one might find what another has just
+ * begun. */
 static int supervise(const train_opts *o, int argc, const char **argv, bool tf_config)
 {
-    char path[CLI_PATH];
+    char path[CLI_PATH], run[CLI_PATH];
+    cli_run_opts which = {o->run, o->runs, o->resume, o->quiet};
+    cli_job job = {0};
+    bool resume = false;
     cli_world_opts w = {.ranks = (int)o->workers,
                         .list = o->hosts,
                         .file = o->hostfile,
@@ -357,7 +362,13 @@ static int supervise(const train_opts *o, int argc, const char **argv, bool tf_c
     const char **word = tt_arena_take(a, (size_t)(o->set.count * 2 + 32) * sizeof *word, 8);
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
     int count = 0, code;
+    tt_err err;
 
+    if ((err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, o->quiet, &job)) ||
+        (err = tt_job_check(job.tree)) || (err = cli_run_choose(&which, &job, run, &resume))) {
+        code = cli_fail(err);
+        goto out;
+    }
     path[n > 0 ? n : 0] = 0;
     word[count++] = n > 0 ? path : "tutti";
     word[count++] = "train";
@@ -369,9 +380,9 @@ static int supervise(const train_opts *o, int argc, const char **argv, bool tf_c
     const struct {
         const char *option, *value;
     } given[] = {{"--trace-steps", o->trace},
-                 {"--run", o->run},
+                 {"--run", *run && !resume ? run : NULL},
                  {"--runs", o->runs},
-                 {"--resume", o->resume},
+                 {"--resume", resume ? run : NULL},
                  {"--init", o->init}};
     for (int i = 0; i < TT_COUNT(given); i++)
         if (given[i].value) {
@@ -385,6 +396,8 @@ static int supervise(const train_opts *o, int argc, const char **argv, bool tf_c
     }
     w.worker = word;
     code = cli_supervise(&w);
+out:
+    cli_job_close(&job);
     tt_arena_close(a);
     return code;
 }
