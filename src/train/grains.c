@@ -1,25 +1,36 @@
 /* grains: in how many parts an exact job cuts its batch, where the job does not say.
  *
- * Many grains can be shared out among many workers; but small ones are slow where kernels take
- * several samples at once, and each costs one more addition of the whole gradient. So: as many as
- * leave every grain the samples that kernels take at once, fewer if measuring says that grains
- * twice as large would be a lot faster. Rank 0 measures; what it finds is everybody's, and is
- * recorded. */
+ * Many grains can be shared out among many workers; but each reads all weights and writes a
+ * gradient of its own, which is added once more, and kernels take several samples at once. So: as
+ * many as leave every grain the samples that kernels take and, beyond a few grains, enough
+ * arithmetic for each parameter that memory does not set the pace; fewer if measuring says that
+ * grains twice as large would be a lot faster. The rule is of the job alone and the measurement has
+ * a wide margin, so that any number of workers comes to the same. Rank 0 measures; what it finds is
+ * everybody's, and is recorded. */
 #include <stdlib.h>
 
 #include "trainer.h"
 
-enum { MOST_GRAINS = 16, TRIES = 30 };
+enum { MOST_GRAINS = 16, A_FEW = 4, TRIES = 30 };
 #define LONG_ENOUGH 0.02 /* seconds, all tries together, but two of them at least */
 /* Wide enough that noise does not decide: two starts of a job should come to the same. */
-#define WORTH 1.5
+#define WORTH  1.5
+#define ENOUGH 180 /* FLOPs for each parameter: 30 samples of a dense layer */
 
-static int usual_grains(int64_t batch, int lanes)
+static tt_err usual_grains(const tt_trainer *t, const tt_kernels *k, int *out)
 {
-    int grains = MOST_GRAINS;
+    tt_model *m = NULL;
+    double need = k->lanes ? k->lanes : 1, each;
+    tt_err err = tt_model_open(t->job.model, &(tt_model_opts){.kernels = k}, &m);
 
-    while (grains > 1 && batch / grains < (lanes ? lanes : 1)) grains /= 2;
-    return grains;
+    if (err) return err;
+    each = tt_model_train_flops(m) / (double)tt_model_size(m); /* of a sample, for a parameter */
+    for (*out = MOST_GRAINS; *out > 1; *out /= 2) {
+        double samples = (double)t->conf.batch / *out;
+        if (samples >= need && (*out <= A_FEW || samples * each >= ENOUGH)) break;
+    }
+    tt_model_close(m);
+    return TT_OK;
 }
 
 static double time_of(tt_run *r, const tt_batch *in, float *grad, float *sum, int64_t size,
@@ -88,7 +99,7 @@ static tt_err choose(const tt_trainer *t, const tt_kernels *k, int *grains)
     double now, larger;
     tt_err err;
 
-    *grains = usual_grains(batch, k->lanes);
+    if ((err = usual_grains(t, k, grains))) return err;
     if (*grains == 1 || (err = measure(t, k, (int)((batch + *grains - 1) / *grains), &now)))
         return *grains == 1 ? TT_OK : err;
     while (*grains > 1) {
