@@ -32,7 +32,8 @@ static const tt_option options[] = {
     {"hostfile", 0, TT_OPT_STRING, offsetof(train_opts, hostfile), "FILE",
      "the same from a file: 'a slots=4', 'a:4' or a name a line"},
     {"threads", 't', TT_OPT_INT, offsetof(train_opts, threads), "N",
-     "threads of each worker; 0: as the job says, else as the resumed run had, else all CPUs"},
+     "threads of each worker; 0: as the job says, else as the resumed run had, else its share of "
+     "the CPUs"},
     {"run", 0, TT_OPT_STRING, offsetof(train_opts, run), "DIR",
      "the run folder; else a new one below --runs"},
     {"runs", 0, TT_OPT_STRING, offsetof(train_opts, runs), "DIR", "where run folders are; runs"},

@@ -5,7 +5,7 @@
 
 #include "strategy/inner.h"
 
-static void *take(size_t count, size_t size)
+void *take(size_t count, size_t size)
 {
     void *p = calloc(count ? count : 1, size);
     if (!p) tt_mem_out(count * size);

@@ -17,16 +17,7 @@
 
 #include "strategy/inner.h"
 
-enum {
-    KINDS = 8,
-    TAG_SCATTER = 0,
-    TAG_GATHER,
-    TAG_WEIGHTS,
-    TAG_RESULTS,
-    TAG_ROWS,
-    TAG_PIECES,
-    TAG_SUMS
-};
+enum { KINDS = 8, TAG_SCATTER = 0, TAG_GATHER, TAG_WEIGHTS, TAG_RESULTS, TAG_ROWS };
 
 struct exchange {
     way *ways;

@@ -54,6 +54,8 @@ int fold_most(int units, range run);                                   /* buffer
 
 /* ---- deal.c: who does what ---- */
 
+void *take(size_t count, size_t size); /* zeroed; ends the program if there is no memory */
+
 typedef struct seat {
     int rank, thread, node;
     range units;
@@ -158,6 +160,7 @@ struct tt_strategy {
     int *own_pieces, own_count; /* that this rank updates, in order */
     float *scaled; /* an optimiser of several passes changes the gradient: not where others read it.
                     * NULL: it may */
+    tt_summer *summer;  /* average */
     float *met, *outer; /* average with an outer optimiser: where they met last; its momentum */
     bool staged;        /* sums are made for others before the optimiser needs them */
 
@@ -321,7 +324,7 @@ void trace_close(tt_strategy *s);
 
 /* ---- average.c ---- */
 /* Tags beyond those of exchange.c: */
-enum { TAG_STATE = 1 << 19, TAG_MEAN, TAG_MEAN_BACK, TAG_CLOCK };
+enum { TAG_STATE = 1 << 19, TAG_CLOCK };
 tt_err average_meet(tt_strategy *s, int order);
 
 /* ---- exchange.c: between nodes; thread 0 alone ---- */

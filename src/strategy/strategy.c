@@ -212,13 +212,6 @@ static layout lay_out(const tt_strategy *s, int threads)
     return l;
 }
 
-static void *take(size_t count, size_t size)
-{
-    void *p = calloc(count ? count : 1, size);
-    if (!p) tt_mem_out(count * size);
-    return p;
-}
-
 tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed)
 {
     const struct node *n = &s->nodes[s->node];
@@ -252,6 +245,9 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
         !(s->scaled = tt_block_alloc((size_t)s->size * sizeof(float))))
         return tt_fail(TT_ENOMEM, "no memory for a copy of the gradient");
     size_t flat = (size_t)s->size * sizeof(float);
+    if (s->plan.aggregate == TT_AVERAGE && s->world->size > 1 &&
+        (err = tt_summer_open(tt_world_all(s->world), 0, &s->summer)))
+        return err;
     if (s->plan.aggregate == TT_AVERAGE && s->plan.outer_lr > 0 &&
         (!(s->met = tt_block_alloc(flat)) || !(s->outer = tt_block_alloc(flat))))
         return tt_fail(TT_ENOMEM, "no memory for the outer optimiser");
@@ -271,6 +267,7 @@ void tt_strategy_close(tt_strategy *s)
 {
     if (!s) return;
     tt_crew_close(s->crew);
+    tt_summer_close(s->summer);
     exchange_close(s->ex);
     trace_close(s);
     squeeze_close(s);
@@ -312,11 +309,6 @@ float *tt_strategy_outer(const tt_strategy *s)
 float *tt_strategy_residual(const tt_strategy *s)
 {
     return s->squeeze ? s->squeeze->total : NULL;
-}
-
-bool tt_strategy_owns(const tt_strategy *s, int piece)
-{
-    return owns(s, piece);
 }
 
 const tt_rank_times *tt_strategy_times(const tt_strategy *s)

@@ -94,12 +94,11 @@ tt_state tt_strategy_state(const tt_strategy *s);
  * optimiser; what compression still owes to the gradient, as tt_strategy_collect found it. */
 float *tt_strategy_outer(const tt_strategy *s);
 float *tt_strategy_residual(const tt_strategy *s);
-/* Does this rank hold the optimiser's state of a piece? With shard and chief others do not. */
-bool tt_strategy_owns(const tt_strategy *s, int piece);
 /* Makes rank 0's state everybody's, and the model's packed weights current: before the first step
  * and whenever the state was written to. */
 tt_err tt_strategy_spread(tt_strategy *s);
-int tt_strategy_owner(const tt_strategy *s, int piece); /* the rank that holds it, then */
+/* With chief and shard: the rank that holds the optimiser's state of a piece. */
+int tt_strategy_owner(const tt_strategy *s, int piece);
 /* The other way: rank 0 gets what others hold of the state; `slots`: that of the optimiser too. */
 tt_err tt_strategy_collect(tt_strategy *s, bool slots);
 /* TT_EPEER if not all ranks have the same weights, bit for bit. */

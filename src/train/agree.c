@@ -226,7 +226,8 @@ tt_err agree_folder(tt_trainer *t)
     if (!t->world->rank) return TT_OK;
     snprintf(log, sizeof log, "%s/rank-%05d.log", path, t->world->rank);
     t->logging = !tt_log_open(log);
-    tt_info("rank %d of %d on %s, %d threads", t->world->rank, t->world->size,
-            t->world->peer[t->world->rank].name, t->threads);
+    tt_info("rank %d of %d on %s, %d threads%s", t->world->rank, t->world->size,
+            t->world->peer[t->world->rank].name, t->threads,
+            t->bound ? ", bound to CPUs of their own" : "");
     return TT_OK;
 }
