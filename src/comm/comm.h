@@ -61,9 +61,9 @@ void tt_world_leave(tt_world *w, int failed);
 typedef tt_err (*tt_sim_fn)(tt_world *w, void *arg);
 tt_err tt_sim_run(int size, const int *host, double timeout_s, tt_sim_fn fn, void *arg);
 
-/* Binds the calling thread, and those it will start, to as many CPUs, none of which another rank of
- * the host has; all ranks call it. *bound: how many, 0 if it was left alone. TUTTI_PIN=0 prevents
- * it. */
+/* Binds the calling thread, and those it will start, to the rank's share of the host's CPUs: at
+ * least `threads`, none of which another rank has. All ranks call it. *bound: how many, 0 if it was
+ * left alone. TUTTI_PIN=0 prevents it. */
 tt_err tt_world_pin(const tt_world *w, int threads, int *bound);
 
 /* ---- Groups: some of the ranks, numbered anew in the order of the world ---- */

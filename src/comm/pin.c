@@ -1,8 +1,9 @@
 /* Which CPUs a rank keeps to.
  *
- * Ranks of a host that may all use the same CPUs get neighbouring ones each, none twice: whole
- * cores first, so that two threads share a core only when there are more of them than cores. Who
- * was given CPUs of its own by a launcher or a batch system keeps those. Where threads are more
+ * Ranks of a host that may all use the same CPUs share them out by their threads, none twice, and
+ * none left over: what makes batches and saves files runs beside the threads that train. Whole
+ * cores come first, so that two threads share a core only when there are more of them than cores.
+ * Who was given CPUs of its own by a launcher or a batch system keeps those. Where threads are more
  * than CPUs nobody is bound: the system shares out better than we could. */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -73,8 +74,10 @@ tt_err tt_world_pin(const tt_world *w, int threads, int *bound)
     if (!common || total > count || total > tt_cpu_count() || (wish && !strcmp(wish, "0")))
         goto out;
     CPU_ZERO(&mine.allowed);
-    for (int i = 0; i < threads; i++) CPU_SET(order[before + i], &mine.allowed);
-    if (!sched_setaffinity(0, sizeof mine.allowed, &mine.allowed)) *bound = threads;
+    for (int i = count * before / total; i < count * (before + threads) / total; i++)
+        CPU_SET(order[i], &mine.allowed);
+    if (!sched_setaffinity(0, sizeof mine.allowed, &mine.allowed))
+        *bound = CPU_COUNT(&mine.allowed);
 out:
     free(all);
     free(order);

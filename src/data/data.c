@@ -13,7 +13,8 @@ typedef struct data_keys {
     tt_node *train, *val, *normalize, *augment;
     bool shuffle;
     int shards;
-    int64_t threads, prefetch;
+    const char *threads;
+    int64_t prefetch;
     double unlabelled;
 } data_keys;
 
@@ -35,8 +36,9 @@ static const tt_key keys[] = {
      "same: all hosts see the same rows; local: each host has rows of its own"},
     {"shuffle", TT_BOOL, offsetof(data_keys, shuffle), "true", 0, 0, NULL,
      "each pass over the training set in another order"},
-    {"threads", TT_INT, offsetof(data_keys, threads), "1", 0, 256, NULL,
-     "threads that make batches ahead; 0: none"},
+    {"threads", TT_STRING, offsetof(data_keys, threads), "auto", 0, 0, NULL,
+     "threads that make batches ahead; 0: none; auto: 1, unless the one that trains has no other "
+     "CPU beside it"},
     {"prefetch", TT_INT, offsetof(data_keys, prefetch), "4", 1, 1024, NULL, "batches made ahead"},
     {"unlabelled", TT_NUMBER, offsetof(data_keys, unlabelled), "0", 0, 1, NULL,
      "fraction of training samples whose label is hidden"},
@@ -192,6 +194,17 @@ static tt_err read_scale(tt_node *map, const data_keys *k, double *fixed)
     return tt_node_fail(tt_node_get(map, "scale"), "scale must be auto or a number other than 0");
 }
 
+static tt_err read_flow(tt_node *map, const data_keys *k, tt_data_flow *flow)
+{
+    int64_t threads = TT_THREADS_AUTO;
+
+    if (strcmp(k->threads, "auto") &&
+        !(tt_parse_int(k->threads, &threads) && threads >= 0 && threads <= 256))
+        return tt_node_fail(tt_node_get(map, "threads"), "threads must be auto or 0 to 256");
+    *flow = (tt_data_flow){k->shuffle, (int)threads, (int)k->prefetch, k->shards == 1};
+    return TT_OK;
+}
+
 static tt_err set_values(tt_data *d, tt_node *map, const data_keys *k)
 {
     size_t bytes = (size_t)d->channels * sizeof(double);
@@ -322,7 +335,7 @@ static tt_data *data_new(const tt_data_want *want, uint64_t seed)
     d->arena = tt_arena_open(4096);
     d->augment_key = tt_random_key(seed, "data augment");
     d->hide_key = tt_random_key(seed, "data unlabelled");
-    d->flow = (tt_data_flow){.shuffle = true, .threads = 1, .prefetch = 4};
+    d->flow = (tt_data_flow){.shuffle = true, .threads = TT_THREADS_AUTO, .prefetch = 4};
     pthread_mutex_init(&d->sha_lock, NULL);
     return d;
 }
@@ -469,7 +482,7 @@ static tt_err open_data(tt_node *map, const tt_data_want *want, uint64_t seed, i
         goto out;
     }
     d->hidden = llround(k.unlabelled * (double)d->part[TT_TRAIN].count);
-    d->flow = (tt_data_flow){k.shuffle, (int)k.threads, (int)k.prefetch, k.shards == 1};
+    if ((err = read_flow(map, &k, &d->flow))) goto out;
     describe(d, TT_TRAIN);
     describe(d, TT_VAL);
     d->want.input_at = NULL; /* the job may be closed before us */

@@ -76,6 +76,7 @@ const float *tt_data_target(const tt_data *d, tt_split split, int64_t i); /* as 
 const char *tt_data_sha(const tt_data *d); /* fingerprint of the decoded content, lazily made  */
 
 /* What the job's `data` map says of feeding, for tt_order and tt_feed_open. */
+enum { TT_THREADS_AUTO = -1 }; /* as many as there are CPUs to spare for: the caller knows */
 typedef struct tt_data_flow {
     bool shuffle;
     int threads, prefetch;

@@ -453,11 +453,15 @@ static tt_err spread_start(tt_trainer *t)
     return tt_strategy_spread(t->strategy);
 }
 
+/* A thread that makes batches takes the CPU of the one that trains if there is no other: it then
+ * interrupts it at every step, which costs more than making the batch in between. */
 static tt_err open_feed(tt_trainer *t)
 {
     tt_data_flow flow = tt_data_feeding(t->data);
+    int cpus = t->bound ? t->bound : tt_cpu_count() / t->world->local_size;
     tt_cut cut;
 
+    if (flow.threads == TT_THREADS_AUTO) flow.threads = t->threads > 1 || cpus > 1;
     tt_strategy_cut(t->strategy, &cut.first, &cut.end, &cut.of);
     return tt_feed_open(t->data, TT_TRAIN, &t->order, &cut, t->step, flow.threads, flow.prefetch,
                         &t->feed);
