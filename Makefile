@@ -17,7 +17,7 @@ DESTDIR ?=
 CC      := gcc
 
 MODULES := base tensor comm store model data optim strategy cluster train api cli
-LIBS    := yaml-0.1 jansson zlib libcrypto $(if $(filter mpich,$(MPI)),mpich,ompi-c)
+LIBS    := yaml-0.1 jansson zlib libcrypto libzmq $(if $(filter mpich,$(MPI)),mpich,ompi-c)
 OPTIONAL_LIBS := libcurl libpng libdeflate hwloc
 have    = $(shell pkg-config --exists $(1) 2>/dev/null && echo 1)
 PKGS    := $(LIBS) $(foreach l,$(OPTIONAL_LIBS),$(if $(call have,$(l)),$(l)))

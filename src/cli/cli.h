@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 #include "base/base.h"
+#include "cluster/cluster.h"
 #include "train/train.h"
 
 #define CLI_OPTIONS(table) .options = (table), .option_count = TT_COUNT(table)
@@ -125,12 +126,28 @@ tt_err cli_run_choose(const cli_run_opts *o, const cli_job *j, char run[CLI_PATH
 
 /* ---- supervise.c: a world of workers, started and watched ---- */
 typedef struct cli_world_opts {
-    int ranks;               /* 0: as many as the hosts take                       */
-    const char *list, *file; /* -H, --hostfile; NULL: none                         */
-    bool tf_config;          /* the hosts of TF_CONFIG                             */
+    int ranks;                         /* 0: as many as the hosts take                       */
+    const char *list, *file;           /* -H, --hostfile; NULL: none                         */
+    const struct cli_adopter *adopter; /* of the hosts of TF_CONFIG; NULL: none              */
+    double wait_s;                     /* for them                                           */
     cli_display_mode mode;
     const char *const *worker; /* its command, ended by NULL                         */
 } cli_world_opts;
 int cli_supervise(const cli_world_opts *o); /* the exit code */
+
+/* ---- adopt.c: processes that were started by hand on every host, by TF_CONFIG ---- */
+typedef struct cli_adopter {
+    const tt_tf_config *c;
+    tt_hub *hub; /* NULL: TUTTI_RSH starts the others */
+    char folder[CLI_PATH];
+} cli_adopter;
+/* The first one: listens from the beginning, so that whatever goes wrong the others hear of it. */
+tt_err cli_adopter_open(const tt_tf_config *c, cli_adopter *out);
+/* Waits until the hosts of all others have an agent. */
+tt_err cli_adopt(tt_hub *h, const cli_world_opts *o, const tt_hosts *hosts,
+                 const volatile int *stop);
+void cli_adopter_close(cli_adopter *a, int code); /* the others end with this code */
+/* The others: they wait to be adopted, and end with the exit code of the first. */
+int cli_be_adopted(const tt_tf_config *c, double wait_s, bool quiet);
 
 #endif

@@ -19,6 +19,7 @@
 #endif
 
 #include "cli.h"
+#include "comm/wire.h"
 
 #define MB 1e6
 
@@ -198,10 +199,10 @@ static void look_at_libraries(report *r)
     json_t *features = json_object();
 
     json_object_set_new(r->root, "libraries",
-                        json_pack("{s:s, s:s, s:s, s:s, s:s}", "mpi", tt_mpi_name(), "libyaml",
+                        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "mpi", tt_mpi_name(), "libyaml",
                                   yaml_get_version_string(), "jansson", jansson_version_str(),
                                   "zlib", zlibVersion(), "libcrypto",
-                                  OpenSSL_version(OPENSSL_VERSION)));
+                                  OpenSSL_version(OPENSSL_VERSION), "zeromq", tt_wire_version()));
 #ifdef TT_HAVE_CURL
     json_object_set_new(features, "download", json_string(curl_version()));
 #else

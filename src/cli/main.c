@@ -118,11 +118,25 @@ static int run(const tt_command *c, int argc, const char **argv)
 
 const char *cli_program = "tutti";
 
+/* Launchers call us by another name, in place of a remote shell; the hub is beside that name. */
+static bool is_rsh(const char *name, char socket[CLI_PATH])
+{
+    const char *slash = strrchr(name, '/');
+
+    if (!slash || strcmp(slash + 1, TT_RSH_NAME)) return false;
+    return snprintf(socket, CLI_PATH, "%.*s/hub", (int)(slash - name), name) < CLI_PATH;
+}
+
 int main(int argc, char **argv)
 {
     const char **args = (const char **)argv;
+    char socket[CLI_PATH];
     const tt_command *c;
 
+    if (argc > 0 && is_rsh(argv[0], socket)) {
+        args[0] = socket;
+        return tt_rsh_run(argc, args);
+    }
     if (argc > 0 && strchr(argv[0], '/')) cli_program = argv[0];
     if (argc < 2) {
         cli_help.run(NULL, 0, NULL);

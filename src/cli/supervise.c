@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "cluster/cluster.h"
 
 enum { LINE_MOST = 1 << 20, KEPT_LINES = 20 };
 
@@ -27,6 +26,7 @@ typedef struct stream {
 typedef struct watch {
     const cli_world_opts *o;
     tt_launch launch;
+    tt_hub *hub; /* for hosts that wait; NULL: none */
     stream out, err;
     json_t *start, *end;
     cli_display *display;
@@ -157,13 +157,9 @@ static tt_err find_hosts(const cli_world_opts *o, tt_hosts *hosts, tt_str *by)
         tt_str_add(by, "--hostfile %s", o->file);
         return tt_hosts_read(o->file, hosts);
     }
-    if (o->tf_config) {
-        tt_tf_config c;
+    if (o->adopter) {
         tt_str_add(by, "TF_CONFIG");
-        if ((err = tt_tf_config_parse(getenv("TF_CONFIG"), &c))) return err;
-        err = tt_tf_config_hosts(&c, hosts);
-        tt_tf_config_free(&c);
-        return err;
+        return tt_tf_config_hosts(o->adopter->c, hosts);
     }
     if ((err = tt_hosts_slurm(hosts))) return err;
     if (hosts->count) tt_str_add(by, "Slurm, ");
@@ -264,9 +260,11 @@ static int watch_over(watch *w)
     int code = 0, passed_on = 0;
 
     while (!w->out.ended || !w->err.ended) {
-        struct pollfd p[2] = {{.fd = w->out.ended ? -1 : w->launch.out, .events = POLLIN},
-                              {.fd = w->err.ended ? -1 : w->launch.err, .events = POLLIN}};
-        poll(p, 2, 100);
+        struct pollfd p[16] = {{.fd = w->out.ended ? -1 : w->launch.out, .events = POLLIN},
+                               {.fd = w->err.ended ? -1 : w->launch.err, .events = POLLIN}};
+        int more = w->hub ? tt_hub_poll(w->hub, p + 2, TT_COUNT(p) - 2) : 0;
+        poll(p, (nfds_t)(2 + more), 100);
+        if (w->hub) tt_hub_turn(w->hub);
         if (p[0].revents) drain(w, &w->out, w->launch.out, true);
         if (p[1].revents) drain(w, &w->err, w->launch.err, false);
         if (times_asked > passed_on) {
@@ -291,10 +289,11 @@ static int watch_over(watch *w)
 
 int cli_supervise(const cli_world_opts *o)
 {
-    watch w = {.o = o};
+    watch w = {.o = o, .hub = o->adopter ? o->adopter->hub : NULL};
     tt_hosts hosts = {0};
     tt_str by = {0}, launched = {0};
     char folder[CLI_PATH];
+    tt_arena *a = tt_arena_open(4096);
     int code;
     tt_err err = find_hosts(o, &hosts, &by);
 
@@ -312,13 +311,16 @@ int cli_supervise(const cli_world_opts *o)
                         .env = env,
                         .folder = folder};
     catch_signals();
-    if ((err = tt_launch_start(&l, &w.launch))) {
+    if (w.hub && !(err = cli_adopt(w.hub, o, &hosts, &asked)))
+        err = tt_hub_rsh(w.hub, o->worker[0], a, &l.rsh);
+    if (err || (err = tt_launch_start(&l, &w.launch))) {
         code = cli_fail(err);
         goto out;
     }
     code = watch_over(&w);
     tt_launch_close(&w.launch);
 out:
+    tt_arena_close(a);
     cli_display_close(w.display);
     json_decref(w.start);
     json_decref(w.end);

@@ -12,12 +12,11 @@
 #include <unistd.h>
 
 #include "cli.h"
-#include "cluster/cluster.h"
 
 typedef struct train_opts {
     tt_opt_list set;
     int64_t threads, workers;
-    const char *hosts, *hostfile, *trace;
+    const char *hosts, *hostfile, *trace, *wait;
     const char *run, *runs, *resume, *init;
     bool partial, quiet, json;
 } train_opts;
@@ -31,6 +30,8 @@ static const tt_option options[] = {
      "the hosts, and how many workers each takes"},
     {"hostfile", 0, TT_OPT_STRING, offsetof(train_opts, hostfile), "FILE",
      "the same from a file: 'a slots=4', 'a:4' or a name a line"},
+    {"wait", 0, TT_OPT_STRING, offsetof(train_opts, wait), "TIME",
+     "with TF_CONFIG: how long its processes wait for each other; 10m"},
     {"threads", 't', TT_OPT_INT, offsetof(train_opts, threads), "N",
      "threads of each worker; 0: as the job says, else as the resumed run had, else its share of "
      "the CPUs"},
@@ -346,7 +347,8 @@ out:
 /* The same command for a worker: what says how many and where is the supervisor's, and which run it
  * is, is decided here: were each rank to look for itself, one might find what another has just
  * begun. */
-static int supervise(const train_opts *o, int argc, const char **argv, bool tf_config)
+static int supervise(const train_opts *o, int argc, const char **argv, const cli_adopter *adopter,
+                     double wait_s)
 {
     char path[CLI_PATH], run[CLI_PATH];
     cli_run_opts which = {o->run, o->runs, o->resume, o->quiet};
@@ -355,7 +357,8 @@ static int supervise(const train_opts *o, int argc, const char **argv, bool tf_c
     cli_world_opts w = {.ranks = (int)o->workers,
                         .list = o->hosts,
                         .file = o->hostfile,
-                        .tf_config = tf_config,
+                        .adopter = adopter,
+                        .wait_s = wait_s,
                         .mode = o->json    ? CLI_JSON
                                 : o->quiet ? CLI_QUIET
                                            : CLI_SHOW};
@@ -403,34 +406,45 @@ out:
     return code;
 }
 
-/* Does a cluster specification in the environment make this a world, and this process the one that
- * starts it? */
-static tt_err look_at_tf_config(bool *launch)
+/* A cluster specification in the environment makes this a world of several: its first process
+ * starts it, the others wait until they are taken in. */
+static int train_listed(const train_opts *o, int argc, const char **argv, const tt_tf_config *c)
 {
-    tt_tf_config c;
-    tt_err err = tt_tf_config_parse(getenv("TF_CONFIG"), &c);
+    double wait_s = 600;
 
-    *launch = false;
-    if (err) return tt_context(err, "TF_CONFIG");
-    if (c.ranks > 1 && c.me > 0)
-        err = tt_fail(TT_EENV,
-                      "TF_CONFIG makes this %s %d, rank %d of %d: start 'tutti train' on %s alone, "
-                      "which reaches the others by ssh (or TUTTI_RSH)",
-                      c.type, c.index, c.me, c.ranks, c.rank[0].host);
-    else if (c.ranks > 1 && c.me < 0)
-        err =
-            tt_fail(TT_EENV, "TF_CONFIG makes this a %s, which takes no part in training", c.type);
-    *launch = !err && c.ranks > 1;
-    tt_tf_config_free(&c);
-    return err;
+    if (o->wait && (!tt_parse_time(o->wait, &wait_s) || wait_s < 0))
+        return cli_fail(tt_fail(TT_EINVAL, "--wait: '%s' is no time: say 10m", o->wait));
+    if (!*c->type)
+        return cli_fail(tt_fail(TT_EINVAL,
+                                "TF_CONFIG names %d processes but not which of them "
+                                "this is: it has no task",
+                                c->ranks));
+    if (c->me < 0)
+        return cli_fail(tt_fail(
+            TT_EENV, "TF_CONFIG makes this a %s, which takes no part in training", c->type));
+    if (c->me == 0) {
+        cli_adopter adopter;
+        tt_err err = cli_adopter_open(c, &adopter);
+        int code = err ? cli_fail(err) : supervise(o, argc, argv, &adopter, wait_s);
+        cli_adopter_close(&adopter, code);
+        return code;
+    }
+    if (getenv("TUTTI_RSH"))
+        return cli_fail(tt_fail(TT_EENV,
+                                "TUTTI_RSH is set, so %s starts all by itself: start 'tutti train' "
+                                "there alone, or unset it",
+                                c->rank[0].host));
+    return cli_be_adopted(c, wait_s, o->quiet || o->json);
 }
 
 static int train_run(const void *opts, int argc, const char **argv)
 {
     const train_opts *o = opts;
-    bool several = o->workers || o->hosts || o->hostfile, listed = false;
+    bool several = o->workers || o->hosts || o->hostfile;
     tt_started by = tt_world_started();
+    tt_tf_config listed = {.ranks = 0};
     tt_err err;
+    int code;
 
     catch_signals();
     if ((err = check_options(o, argc))) return cli_fail(err);
@@ -439,8 +453,11 @@ static int train_run(const void *opts, int argc, const char **argv)
                                 "%s has already started %d ranks: leave out --workers, --hosts and "
                                 "--hostfile",
                                 by.by, by.size));
-    if (!several && !by.by && (err = look_at_tf_config(&listed))) return cli_fail(err);
-    return several || listed ? supervise(o, argc, argv, listed) : work(o, argc, argv);
+    if (several) return supervise(o, argc, argv, NULL, 0);
+    if (!by.by && (err = tt_tf_config_parse(getenv("TF_CONFIG"), &listed))) return cli_fail(err);
+    code = listed.ranks > 1 ? train_listed(o, argc, argv, &listed) : work(o, argc, argv);
+    tt_tf_config_free(&listed);
+    return code;
 }
 
 const tt_command cli_train = {

@@ -28,8 +28,9 @@ tt_err tt_hosts_read(const char *path, tt_hosts *out);
 /* The allocation of Slurm this process is in: SLURM_JOB_NODELIST "n[01-03,7],gpu" and
  * SLURM_TASKS_PER_NODE "4(x2),1" (absent: 1 each). *out has count 0 outside of one. */
 tt_err tt_hosts_slurm(tt_hosts *out);
-int tt_hosts_slots(const tt_hosts *h); /* in all; a host that does not say counts 1 */
-void tt_hosts_free(tt_hosts *h);       /* accepts a zeroed one */
+int tt_hosts_slots(const tt_hosts *h);  /* in all; a host that does not say counts 1 */
+bool tt_host_is_here(const char *name); /* by its name: no lookup */
+void tt_hosts_free(tt_hosts *h);        /* accepts a zeroed one */
 
 /* ---- TF_CONFIG ---- */
 
@@ -55,7 +56,58 @@ tt_err tt_tf_config_parse(const char *text, tt_tf_config *out);
 /* The hosts in the order of their first rank, with their ranks as slots. A world launched on them
  * numbers its ranks host by host, also where TF_CONFIG mixes the hosts. */
 tt_err tt_tf_config_hosts(const tt_tf_config *c, tt_hosts *out);
+/* All addresses in the order of ranks, "a:2222,b:2222": what its processes must agree about. Added
+ * to `out`. */
+void tt_tf_config_show(const tt_tf_config *c, tt_str *out);
 void tt_tf_config_free(tt_tf_config *c);
+
+/* ---- Hosts that wait: hub and agents ----
+ *
+ * A host may be taken into a world without a remote shell: a process of ours waits there, the
+ * agent, and speaks with the supervisor's hub over an encrypted wire. When the launcher wants to
+ * start its daemon on that host, what it takes for a remote shell is `tutti rsh`, which asks the
+ * hub, which asks the agent. The agent ends with the exit code of the whole. Who has the cluster's
+ * key may run commands where an agent is, as one could with ssh. */
+
+typedef struct tt_hub tt_hub;
+typedef struct tt_hub_opts {
+    const char *folder;  /* of mode 0700; the hub's socket for this host is made in it  */
+    const char *address; /* for agents, "tcp://host:port"; NULL: this host alone */
+    const char *key;   /* file of the cluster's key; NULL if there is no address                  */
+    const char *world; /* what agents must want to be part of; others are refused with both texts */
+} tt_hub_opts;
+tt_err tt_hub_open(const tt_hub_opts *o, tt_hub **out);
+/* The command that stands for a remote shell: a link to `program`, which is ours, in the hub's
+ * folder. */
+#define TT_RSH_NAME "tutti-rsh"
+tt_err tt_hub_rsh(const tt_hub *h, const char *program, tt_arena *a, const char **out);
+/* What to poll for input, at most `room`; how many there are. Poll for 100 ms at most. */
+struct pollfd;
+int tt_hub_poll(const tt_hub *h, struct pollfd *p, int room);
+/* Hears and answers all that has come. Never blocks. */
+void tt_hub_turn(tt_hub *h);
+/* Is there an agent that answers for this host? */
+bool tt_hub_has(const tt_hub *h, const char *host);
+int tt_hub_count(const tt_hub *h); /* agents in all */
+/* Tells all agents the exit code; they end what they have started. Accepts NULL. */
+void tt_hub_close(tt_hub *h, int code);
+
+typedef struct tt_agent_opts {
+    const char *address, *key; /* as above */
+    const char *host;          /* the name under which the hub knows this host */
+    const char *world;
+    double wait_s; /* for the hub to be there */
+} tt_agent_opts;
+/* Waits for the hub, does what it is told, ends with it. *code is then the hub's exit code. *stop
+ * (NULL: none) may become true in a signal handler: TT_ESTOP. TT_EPEER: nobody came, or it is gone;
+ * TT_EENV: we are refused. What was started here has then ended. */
+tt_err tt_agent_run(const tt_agent_opts *o, const volatile int *stop, int *code);
+
+/* What a program does that is called by the name TT_RSH_NAME: argv is the hub's socket, which is
+ * `hub` beside the link, ssh's options, a host, and a command, which is run there by way of the
+ * hub. What it prints comes out here. The exit code is the command's; 255 if it could not be run.
+ */
+int tt_rsh_run(int argc, const char **argv);
 
 /* ---- Launching ---- */
 
@@ -67,6 +119,7 @@ typedef struct tt_launch_opts {
     const char *folder;      /* for files of the launcher and the MPI; made and removed by us. It
                               * is of this world alone: what is left in it of an earlier one, whose
                               * supervisor was killed, is ended and cleared away first */
+    const char *rsh;         /* the command that reaches other hosts (tt_hub_rsh); NULL: as below */
 } tt_launch_opts;
 
 /* The command line of the launcher and what is set in its environment beside ours, as `tutti train

@@ -2,7 +2,10 @@
 #ifndef TT_CLUSTER_INNER_H
 #define TT_CLUSTER_INNER_H
 
+#include <jansson.h>
+
 #include "cluster.h"
+#include "comm/wire.h"
 
 enum {
     TT_HOSTS_MOST = 100000, /* hosts in a list: more is a mistake, or an attack on our memory */
@@ -34,7 +37,6 @@ const char *tt_show_text(const char *text, size_t size, char buf[96]);
 tt_err tt_hosts_read_text(const char *path, const char *text, size_t size, tt_hosts *out);
 tt_err tt_hosts_slurm_parse(const char *nodes, const char *tasks,
                             tt_hosts *out); /* NULL: not set */
-bool tt_host_is_here(const char *name);     /* by its name: no lookup */
 
 /* ---- launching: with either MPI, so that one build can test both ---- */
 
@@ -44,6 +46,13 @@ tt_mpi tt_launch_mpi(void); /* the one this program was built for */
 tt_err tt_launch_plan_by(tt_mpi mpi, const tt_launch_opts *o, const char *mark, tt_arena *a,
                          tt_launch_line *out);
 tt_err tt_launch_start_by(tt_mpi mpi, const tt_launch_opts *o, tt_launch *out);
+
+/* ---- hub and agents: see hub.c ---- */
+
+enum { TT_HUB_PROTOCOL = 1 };
+void tt_say(tt_wire *w, uint32_t to, json_t *o); /* takes the reference */
+/* The next letter that is an object with a `say`, which is *word; NULL: none. To be released. */
+json_t *tt_hear(tt_wire *w, uint32_t *from, const char **word);
 
 /* ---- the keeper: see keeper.c ---- */
 

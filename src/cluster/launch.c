@@ -196,6 +196,10 @@ static tt_err find_rsh(plan *p)
     const char *own = getenv("TUTTI_RSH");
     char *program;
 
+    if (p->o->rsh) {
+        p->rsh = p->o->rsh;
+        return TT_OK;
+    }
     if (own && own[strspn(own, " ")]) {
         own += strspn(own, " ");
         program = tt_arena_strdup(p->arena, own);

@@ -259,6 +259,12 @@ tt_err tt_tf_config_hosts(const tt_tf_config *c, tt_hosts *out)
     return tt_hosts_done(&m, err, out);
 }
 
+void tt_tf_config_show(const tt_tf_config *c, tt_str *out)
+{
+    for (int i = 0; i < c->ranks; i++)
+        tt_str_add(out, "%s%s:%d", i ? "," : "", c->rank[i].host, c->rank[i].port);
+}
+
 void tt_tf_config_free(tt_tf_config *c)
 {
     free(c->rank);
