@@ -371,6 +371,13 @@ static tt_err say_openmpi(plan *p, bool alone)
     if (getcwd(cwd, sizeof cwd)) say2(p, "--wdir", cwd);
     for (const char *const *e = p->o->env; e && *e; e++)
         say2(p, "-x", tt_arena_printf(p->arena, "%.*s", (int)strcspn(*e, "="), *e));
+    /* What a user says by the environment counts on all hosts; a job may name files by it. */
+    for (char **e = environ; *e; e++) {
+        const char *name = tt_arena_printf(p->arena, "%.*s", (int)strcspn(*e, "="), *e);
+        bool again = !strcmp(name, "TUTTI_WORLD");
+        for (const char *const *o = p->o->env; o && *o && !again; o++) again = sets(*o, name);
+        if (!strncmp(name, "TUTTI_", 6) && !again) say2(p, "-x", name);
+    }
     if (p->mark) say2(p, "-x", "TUTTI_WORLD");
     return TT_OK;
 }
