@@ -48,8 +48,9 @@ static volatile sig_atomic_t asked, times_asked;
 
 static void on_signal(int sig)
 {
-    asked = sig;
-    times_asked = times_asked + 1;
+    /* Only Ctrl-C twice is impatience: a queue may send SIGUSR1, and SIGTERM some time later. */
+    if (!asked || (sig == SIGINT && asked == SIGINT)) times_asked = times_asked + 1;
+    if (!asked || sig == SIGINT) asked = sig;
 }
 
 static void catch_signals(void)
@@ -182,9 +183,9 @@ static tt_err find_hosts(const cli_world_opts *o, tt_hosts *hosts, tt_str *by)
         tt_str_add(by, "TF_CONFIG");
         return tt_tf_config_hosts(o->adopter->c, hosts);
     }
-    if ((err = tt_hosts_slurm(hosts))) return err;
-    if (hosts->count) tt_str_add(by, "Slurm, ");
-    tt_str_add(by, "-n %d", o->ranks);
+    if ((err = tt_hosts_slurm(o->ranks, hosts))) return err;
+    if (hosts->count) tt_str_add(by, "Slurm");
+    if (o->ranks) tt_str_add(by, "%s-n %d", hosts->count ? ", " : "", o->ranks);
     return TT_OK;
 }
 
@@ -275,8 +276,8 @@ static int conclude(watch *w, int launcher_code)
         return cli_exit_code(TT_EPEER);
     }
     if (w->end) return code;
-    if (times_asked > 1) {
-        fprintf(stderr, "tutti: quit without saving\n");
+    if (times_asked > 1 || (asked && !w->start)) {
+        fprintf(stderr, "tutti: quit %s\n", w->start ? "without saving" : "before the start");
         return asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
     }
     if (find_death(w, &rank, host, &sig)) return tell_death(w, rank, host, sig);
@@ -305,7 +306,7 @@ static int watch_over(watch *w)
         if (p[0].revents) drain(w, &w->out, w->launch.out, true);
         if (p[1].revents) drain(w, &w->err, w->launch.err, false);
         if (times_asked > passed_on) {
-            if (times_asked > 1) break;
+            if (times_asked > 1 || !w->start) break; /* before the start there is nothing to save */
             passed_on = 1;
             if (w->display)
                 cli_display_note(w->display, "stopping: the workers finish the step and save "

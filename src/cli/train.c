@@ -26,7 +26,8 @@ static const tt_option options[] = {
     {"set", 's', TT_OPT_LIST, offsetof(train_opts, set), "KEY=VALUE",
      "override a key of the job; may be repeated"},
     {"workers", 'n', TT_OPT_STRING, offsetof(train_opts, workers), "N",
-     "train with N processes; with --hosts or --hostfile, N on all hosts together"},
+     "train with N processes; with --hosts or --hostfile, N on all hosts together; inside an "
+     "allocation of Slurm as many as it has tasks, if not given"},
     {"hosts", 'H', TT_OPT_STRING, offsetof(train_opts, hosts), "A:4,B:4",
      "the hosts, and how many workers each takes"},
     {"hostfile", 0, TT_OPT_STRING, offsetof(train_opts, hostfile), "FILE",
@@ -77,8 +78,15 @@ static void catch_signals(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGUSR1};
     struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigset_t ours;
 
-    for (int i = 0; i < TT_COUNT(signals); i++) sigaction(signals[i], &act, NULL);
+    sigemptyset(&ours);
+    for (int i = 0; i < TT_COUNT(signals); i++) {
+        sigaction(signals[i], &act, NULL);
+        sigaddset(&ours, signals[i]);
+    }
+    /* The launcher of a world has SIGTERM blocked, and that of MPICH hands this down. */
+    sigprocmask(SIG_UNBLOCK, &ours, NULL);
     act.sa_handler = SIG_IGN; /* who reads the display may go; the training goes on */
     sigaction(SIGPIPE, &act, NULL);
 }
@@ -372,12 +380,16 @@ static int work(const train_opts *o, int argc, const char **argv)
 out:
     cli_forget_reader();
     tt_train_close(t);
-    if (to.world) to.world->timeout_s = 3600; /* rank 0 may have much to write */
+    if (l.supervised && !alone) code = 0; /* the supervisor has been told */
+    if (to.world) {
+        to.world->timeout_s = 3600; /* rank 0 may have much to write */
+        to.world->end_code = code;
+    }
     tt_world_leave(to.world, alone ? code : 0);
     tt_log_close();
     cli_job_close(&job);
     tt_str_free(&command);
-    return l.supervised && !alone ? 0 : code; /* the supervisor has been told */
+    return code;
 }
 
 /* All workers read the job: what can be read but once will not do. */
@@ -490,10 +502,21 @@ static int train_listed(const train_opts *o, int argc, const char **argv, const 
     return cli_be_adopted(c, wait_s, o->quiet || o->json);
 }
 
+/* Does an allocation of Slurm with more than one task make this a world? */
+static tt_err look_at_slurm(bool *launch)
+{
+    tt_hosts h;
+    tt_err err = tt_hosts_slurm(0, &h);
+
+    *launch = !err && tt_hosts_slots(&h) > 1;
+    tt_hosts_free(&h);
+    return err;
+}
+
 static int train_run(const void *opts, int argc, const char **argv)
 {
     const train_opts *o = opts;
-    bool several = o->workers || o->hosts || o->hostfile;
+    bool several = o->workers || o->hosts || o->hostfile, granted = false;
     tt_started by = tt_world_started();
     tt_tf_config listed = {.ranks = 0};
     tt_err err;
@@ -508,7 +531,10 @@ static int train_run(const void *opts, int argc, const char **argv)
                                 by.by, by.size));
     if (several) return supervise(o, argc, argv, NULL, 0);
     if (!by.by && (err = tt_tf_config_parse(getenv("TF_CONFIG"), &listed))) return cli_fail(err);
-    code = listed.ranks > 1 ? train_listed(o, argc, argv, &listed) : work(o, argc, argv);
+    if (!by.by && listed.ranks < 2 && (err = look_at_slurm(&granted))) return cli_fail(err);
+    code = listed.ranks > 1 ? train_listed(o, argc, argv, &listed)
+           : granted        ? supervise(o, argc, argv, NULL, 0)
+                            : work(o, argc, argv);
     tt_tf_config_free(&listed);
     return code;
 }

@@ -63,6 +63,7 @@ typedef struct tt_keeper {
     const char *const *argv, *const *env; /* of the launcher; env is all of it */
     const char *mark;
     const char *folder, *shm; /* to remove in the end; shm may be NULL */
+    bool far;                 /* other hosts take part: the launcher has to clear up there, too */
     int lock;                 /* held as long as the keeper lives                            */
     int control;              /* bytes from the supervisor, each a signal for the launcher; its
                                * end, or that of the supervisor, ends the world              */

@@ -330,7 +330,9 @@ static void find_own_address(const tt_hosts *h, char out[INET6_ADDRSTRLEN])
 
 /* ---- the two dialects ---- */
 
-/* Open MPI. TMPDIR: where mpirun has its files; on other hosts it has those of the host. */
+/* Open MPI. TMPDIR: where mpirun has its files; on other hosts it has those of the host. But srun
+ * takes TMPDIR along, and Slurm makes such a folder on each of them and leaves it: there mpirun has
+ * its files where it would have them by itself. */
 static tt_err say_openmpi(plan *p, bool alone)
 {
     static const char no_allocation[] = "^slurm,gridengine,tm,lsf,alps";
@@ -342,7 +344,7 @@ static tt_err say_openmpi(plan *p, bool alone)
         want_env(p, "OMPI_ALLOW_RUN_AS_ROOT", "1");
         want_env(p, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     }
-    put_env(p, "TMPDIR", p->folder);
+    if (alone || p->rsh || !getenv("SLURM_JOB_ID")) put_env(p, "TMPDIR", p->folder);
     if (!is_set(p, "OMPI_MCA_hwloc_base_binding_policy")) say2(p, "--bind-to", "none");
     want_mca(p, "pml", "ob1");
     want_mca(p, "btl", alone ? "vader,self" : "vader,tcp,self");
@@ -487,6 +489,7 @@ typedef struct start {
     tt_launch_line line;
     const char *folder, *shm;
     char mark[TT_MARK];
+    bool far;                                  /* on several hosts */
     bool made;                                 /* the folders */
     int lock;                                  /* all descriptors: -1 if not open */
     int control[2], out[2], err[2], status[2]; /* 0 is ours, or to read */
@@ -603,6 +606,7 @@ static tt_err fork_keeper(start *s)
                    .mark = s->mark,
                    .folder = s->folder,
                    .shm = s->shm,
+                   .far = s->far,
                    .lock = s->lock,
                    .control = s->control[1],
                    .out = s->out[1],
@@ -646,6 +650,7 @@ static void undo(start *s)
 tt_err tt_launch_start_by(tt_mpi mpi, const tt_launch_opts *o, tt_launch *out)
 {
     start s = {.arena = tt_arena_open(16 << 10),
+               .far = !is_alone(o->hosts),
                .lock = -1,
                .control = {-1, -1},
                .out = {-1, -1},
