@@ -376,7 +376,8 @@ static tt_err say_openmpi(plan *p, bool alone)
     /* What a user says by the environment counts on all hosts; a job may name files by it. */
     for (char **e = environ; *e; e++) {
         const char *name = tt_arena_printf(p->arena, "%.*s", (int)strcspn(*e, "="), *e);
-        bool again = !strcmp(name, "TUTTI_WORLD");
+        bool again = !strcmp(name, "TUTTI_WORLD") || !strcmp(name, "TUTTI_RSH") ||
+                     !strcmp(name, "TUTTI_MPIRUN");
         for (const char *const *o = p->o->env; o && *o && !again; o++) again = sets(*o, name);
         if (!strncmp(name, "TUTTI_", 6) && !again) say2(p, "-x", name);
     }
