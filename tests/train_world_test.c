@@ -83,6 +83,21 @@ static void expect_near(const together *a, const together *b, double tolerance)
             FAIL("step %d: loss %.9g and %.9g", i + 1, a->loss[i], b->loss[i]);
 }
 
+TT_TEST(world, data_in_common_changes_no_bit)
+{
+    together own = run(3, NULL, 1, ""), common = own;
+    char **names;
+    int count;
+
+    common.opts.share = "here";
+    EXPECT_OK(tt_sim_run(3, NULL, 30, train_rank, &common));
+    EXPECT_STR(own.sha, common.sha);
+    EXPECT_INT(own.steps, common.steps);
+    EXPECT_OK(tt_dir_list("here", &names, &count));
+    EXPECT_INT(2, count); /* the content and its lock: all ranks meant the same */
+    tt_dir_free(names, count);
+}
+
 /* ---- fast mode ---- */
 
 TT_TEST(world, losses_are_those_of_one_worker_within_rounding)

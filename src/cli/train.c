@@ -344,6 +344,7 @@ static int work(const train_opts *o, int argc, const char **argv)
                                      : CLI_SHOW};
     cli_run_opts which = {o->run, o->runs, o->resume, o->quiet || l.supervised};
     bool alone = false;
+    cli_share share = {0};
     tt_trainer *t = NULL;
     tt_str command = {0};
     tt_err err;
@@ -369,7 +370,15 @@ static int work(const train_opts *o, int argc, const char **argv)
     to.run = *run ? run : NULL;
     to.init = o->init ? init : NULL;
     to.command = command.data;
-    if ((err = tt_train_open(&to, &t))) {
+    if (to.world && (err = cli_share_open(to.world, &share))) {
+        alone = err == TT_EPEER;
+        code = alone ? fail_alone(to.world, l.supervised, err) : fail_together(&l, err);
+        goto out;
+    }
+    to.share = *share.rooms ? share.rooms : NULL;
+    err = tt_train_open(&to, &t);
+    if (to.world) cli_share_opened(to.world, &share);
+    if (err) {
         alone = err == TT_EPEER;
         code = alone ? fail_alone(to.world, l.supervised, err) : fail_together(&l, err);
         goto out;
@@ -380,6 +389,7 @@ static int work(const train_opts *o, int argc, const char **argv)
 out:
     cli_forget_reader();
     tt_train_close(t);
+    if (to.world && !alone) cli_share_close(to.world, &share);
     if (l.supervised && !alone) code = 0; /* the supervisor has been told */
     if (to.world) {
         to.world->timeout_s = 3600; /* rank 0 may have much to write */

@@ -33,6 +33,8 @@ typedef struct tt_train_opts {
     bool resume;          /* go on with `run` from its newest valid checkpoint                  */
     bool no_files;        /* no run folder at all: for programs that embed us, and tests        */
     int threads;          /* 0: as the job says; if it does not, as many as the resumed run had */
+    const char *share;    /* folders where ranks of a host have the data in common, as
+                           * tt_data_open_common takes them; NULL: each has its own             */
     const tt_data_rows *train_rows, *val_rows; /* instead of the job's `data`; may be NULL ... */
     bool own_rows; /* ... and, with a world, each host has rows of its own: data.shards: local  */
     int64_t trace_from, trace_to; /* record steps [from, to] to <run>/trace/steps.json; 0: none */

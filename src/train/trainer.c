@@ -339,12 +339,35 @@ static tt_err open_data(tt_trainer *t, const tt_train_opts *o, const tt_kernels 
     else if (!t->job.data)
         err = tt_node_fail(tt_tree_root(o->job), "the job has no data");
     else
-        err = tt_data_open(t->job.data, &want, (uint64_t)t->conf.seed, &t->data);
+        err = tt_data_open_common(t->job.data, &want, (uint64_t)t->conf.seed, o->share,
+                                  t->plan.timeout_s, &t->data);
     tt_model_close(m);
     if (!err) t->local = tt_data_feeding(t->data).local || o->own_rows;
     if (!err && !tt_data_count(t->data, TT_TRAIN))
         err = tt_fail(TT_EDATA, "there is no training data");
     return err;
+}
+
+/* Where ranks of a host have the data in common one decodes, and if that fails, the others do after
+ * it: it gives them the time that it took itself. */
+static tt_err open_data_together(tt_trainer *t, const tt_train_opts *o, const tt_kernels *k)
+{
+    double begun = tt_clock_s(), timeout_s = t->world->timeout_s;
+    tt_err err = open_data(t, o, k);
+
+    t->world->timeout_s += 2 * (tt_clock_s() - begun);
+    err = all_agree(t, err);
+    t->world->timeout_s = timeout_s;
+    return err;
+}
+
+/* For the log, which was not open when it happened. */
+static void tell_where_data_is(const tt_trainer *t)
+{
+    const char *why, *file = tt_data_common(t->data, &why);
+
+    if (file) tt_info("the data is in common with other workers of this host, in %s", file);
+    if (why) tt_info("the data is not in common with other workers of this host: %s", why);
 }
 
 static tt_err take_init(tt_trainer *t, const char *path, bool partial)
@@ -478,7 +501,7 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
         (err = choose_grains(t, k)))
         return err;
     t->threads = threads_of(&t->conf, o, t->world);
-    if ((err = all_agree(t, open_data(t, o, k))) || (err = agree_shards(t)) ||
+    if ((err = open_data_together(t, o, k)) || (err = agree_shards(t)) ||
         (err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, t->shards,
                                 &t->strategy)) ||
         (t->world->size > 1 && (err = tt_world_pin(t->world, t->threads, &t->bound))) ||
@@ -499,6 +522,7 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
         (err = all_agree(t, t->saves ? trainer_saver_open(t) : TT_OK)) || (err = spread_start(t)) ||
         (err = all_agree(t, open_feed(t))))
         return err;
+    tell_where_data_is(t);
     t->first_step = t->step;
     t->trace_from = o->trace_from > t->step ? o->trace_from : o->trace_to ? t->step + 1 : 0;
     t->trace_to = o->trace_to;
