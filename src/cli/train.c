@@ -192,9 +192,10 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
         tt_str_add(&trouble, "%s", tt_message());
         /* That numbers ran away all see in the same step, unless they train apart. */
         *alone = err != TT_EDIVERGED || tt_train_plan(t)->aggregate == TT_AVERAGE;
-    } else if (!end && stop(t, l)) {
+    } else if (!end && (err = stop(t, l))) {
         tt_str_add(&trouble, "nothing was saved: %s", tt_message());
-        err = TT_ECKPT; /* whatever it was, there is no checkpoint of this step */
+        *alone = err == TT_EPEER;
+        if (!*alone) err = TT_ECKPT; /* whatever it was, there is no checkpoint of this step */
     }
     if (!err && (err = tt_train_compare(t))) {
         tt_str_add(&trouble, "%s", tt_message());
@@ -390,11 +391,8 @@ out:
     cli_forget_reader();
     tt_train_close(t);
     if (to.world && !alone) cli_share_close(to.world, &share);
-    if (l.supervised && !alone) code = 0; /* the supervisor has been told */
-    if (to.world) {
-        to.world->timeout_s = 3600; /* rank 0 may have much to write */
-        to.world->end_code = code;
-    }
+    if (l.supervised && !alone) code = 0;     /* the supervisor has been told */
+    if (to.world) to.world->timeout_s = 3600; /* rank 0 may have much to write */
     tt_world_leave(to.world, alone ? code : 0);
     tt_log_close();
     cli_job_close(&job);

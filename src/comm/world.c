@@ -237,10 +237,14 @@ tt_err tt_recv_start(const tt_group *g, int from, int tag, void *data, size_t by
 tt_err tt_op_test(tt_op *op)
 {
     tt_world *w = op->group->world;
+    size_t came = op->bytes;
     tt_err err;
 
     if (op->done) return TT_OK;
-    if ((err = w->carrier->calls->test(w, &op->handle, &op->done))) {
+    err = w->carrier->calls->test(w, op, &came);
+    if (!err && op->done && !op->sends && came != op->bytes)
+        err = tt_fail(TT_EPEER, "got %zu bytes, expected %zu", came, op->bytes);
+    if (err) {
         const tt_peer *p = &w->peer[op->group->rank[op->peer]];
         return tt_context(err, "message of %zu bytes %s rank %d (%s)", op->bytes,
                           op->sends ? "to" : "from", op->group->rank[op->peer], p->name);
@@ -277,6 +281,24 @@ tt_err tt_ops_wait(tt_op *ops, int count)
 tt_err tt_op_wait(tt_op *op)
 {
     return tt_ops_wait(op, 1);
+}
+
+tt_err tt_trade_start(const tt_group *g, int tag, const tt_parcel *in, const tt_parcel *out,
+                      tt_op *ops, int *count)
+{
+    tt_err err = TT_OK;
+
+    for (int k = 1; k < g->size && !err; k++) {
+        int from = (g->me + g->size - k) % g->size;
+        if (in[from].bytes)
+            err = tt_recv_start(g, from, tag, in[from].data, in[from].bytes, &ops[(*count)++]);
+    }
+    for (int k = 1; k < g->size && !err; k++) {
+        int to = (g->me + k) % g->size;
+        if (out[to].bytes)
+            err = tt_send_start(g, to, tag, out[to].data, out[to].bytes, &ops[(*count)++]);
+    }
+    return err;
 }
 
 /* ---- Small things for a whole group ---- */

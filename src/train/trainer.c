@@ -8,8 +8,7 @@
 
 /* ---- The step ---- */
 
-/* What the clock or a user decides is decided by rank 0, before a step, and done by all after it.
- */
+/* What the clock or a user decides, rank 0 decides before a step, and all do after it. */
 enum { ORDER_STOP = 1, ORDER_VALIDATE = 2, ORDER_SAVE = 4 };
 
 static bool time_is_up(const cadence *c, double since)
@@ -42,6 +41,16 @@ static const int *host_sizes(tt_trainer *t)
     return t->host_n;
 }
 
+/* Of the step just made, over all ranks. */
+static int64_t step_samples(const tt_trainer *t)
+{
+    int64_t n = 0;
+
+    if (!t->shards) return tt_order_size(&t->order, t->step - 1);
+    for (int h = 0; h < t->world->host_count; h++) n += t->host_n[h];
+    return n;
+}
+
 /* Is the state needed whole after the step that comes? */
 static bool will_look(const tt_trainer *t)
 {
@@ -55,7 +64,7 @@ static void fill_progress(tt_trainer *t)
 {
     tt_progress *p = &t->progress;
     const tt_result *s = &t->stats.sum;
-    double left = (double)(t->steps - t->step);
+    double left = (double)(t->steps - t->step), samples = (double)step_samples(t);
 
     p->step = t->step;
     p->steps = t->steps;
@@ -77,19 +86,19 @@ static void fill_progress(tt_trainer *t)
         const tt_rank_times *x = &tt_strategy_times(t->strategy)[r];
         p->scaling += x->step > 0 ? 1 - x->wait / x->step : 0;
     }
-    t->epoch_loss += s->loss;
-    t->epoch_weight += s->weight;
-    p->loss_mean = t->epoch_weight > 0 ? t->epoch_loss / t->epoch_weight : 0;
+    t->epoch_loss += t->stats.all.loss;
+    t->epoch_weight += t->stats.all.weight;
+    p->loss_mean = t->epoch_weight > 0 ? t->epoch_loss / t->epoch_weight : p->loss;
     p->epoch_end = t->step % t->epoch_steps == 0;
     p->validated = false;
     p->saved = 0;
     if (t->warm > 0) { /* caches, pages and clocks are still cold */
         t->warm--;
     } else {
-        t->rate_samples += s->samples;
+        t->rate_samples += samples;
         t->rate_s += p->step_s;
     }
-    p->samples_per_s = t->rate_s > 0 ? t->rate_samples / t->rate_s : s->samples / p->step_s;
+    p->samples_per_s = t->rate_s > 0 ? t->rate_samples / t->rate_s : samples / p->step_s;
     p->eta_s = t->rate_s > 0 ? left * (double)t->order.batch / p->samples_per_s : NAN;
     t->final_loss = p->loss_mean;
 }
@@ -143,7 +152,7 @@ static tt_err after_step(tt_trainer *t)
     }
     /* After the last step there is nothing to do meanwhile, and this is the last word. What is
      * wrong with the save the progress tells, and tt_train_finish. */
-    if (t->saver && p->end) tt_saver_wait(t->saver);
+    if (t->saves && p->end && (err = trainer_await_saver(t))) return err;
     trainer_poll_saver(t);
     report_step(t);
     if (p->epoch_end) t->epoch_loss = t->epoch_weight = 0;
@@ -200,7 +209,8 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
                      .host_n = host_sizes(t),
                      .data_s = t->got_data - t->begun,
                      .order = give_order(t),
-                     .meet = will_look(t)};
+                     .meet = will_look(t),
+                     .hear = (t->step + 1) % t->epoch_steps == 0};
     if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) return err;
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
@@ -241,6 +251,8 @@ tt_err tt_train_validate(tt_trainer *t, tt_metrics *out)
 }
 
 /* ---- Opening ---- */
+
+enum { OPEN_S = 600 }; /* how long the others are waited for, at least */
 
 /* `at` is what says how many epochs. */
 static tt_err epochs_to_steps(const tt_node *at, int64_t epochs, int64_t epoch_steps, int64_t *out)
@@ -426,7 +438,7 @@ static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels *
     tt_err err;
 
     if ((err = tt_job_read(o->job, &t->job)) || (err = read_train(t->job.train, &t->conf)) ||
-        (err = tt_plan_read(t->job.parallel, &t->plan)) ||
+        (err = read_plan(&t->job, &t->plan)) ||
         (err = read_checkpoint(t->job.checkpoint, &t->save)))
         return err;
     t->plan.accumulate = t->conf.accumulate;
@@ -490,15 +502,27 @@ static tt_err open_feed(tt_trainer *t)
                         &t->feed);
 }
 
+/* What the job asks for and here comes to nothing. */
+static void tell_idle(const tt_trainer *t)
+{
+    if (t->world->rank) return;
+    if (t->plan.grains && !t->plan.exact)
+        tt_warn("parallel.grains is for parallel.exact, and without it does nothing");
+    if (strcmp(t->plan.compress, "none") && t->world->size == 1)
+        tt_info("parallel.compress: there is one worker, and nothing travels");
+}
+
 /* Opening goes in phases. Within one a rank works by itself; at its end all hear whether anybody
- * failed, so that none waits for one that will not come. */
+ * failed, so that none waits for one that will not come. Data is decoded and checkpoints are read
+ * meanwhile, which takes what it takes: the deadline of steps is for steps. */
 static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
 {
     const tt_kernels *k = NULL;
     tt_err err;
 
-    if ((err = all_agree(t, read_job(t, o, &k))) || (err = agree_kernels(t, &k)) ||
-        (err = choose_grains(t, k)))
+    err = read_job(t, o, &k);
+    t->world->timeout_s = 1.5 * t->plan.timeout_s > OPEN_S ? 1.5 * t->plan.timeout_s : OPEN_S;
+    if ((err = all_agree(t, err)) || (err = agree_kernels(t, &k)) || (err = choose_grains(t, k)))
         return err;
     t->threads = threads_of(&t->conf, o, t->world);
     if ((err = open_data_together(t, o, k)) || (err = agree_shards(t)) ||
@@ -527,7 +551,11 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
     t->trace_from = o->trace_from > t->step ? o->trace_from : o->trace_to ? t->step + 1 : 0;
     t->trace_to = o->trace_to;
     t->collected = -1;
-    return t->dir ? tt_run_dir_begin(t->dir) : TT_OK; /* last: nothing can fail any more */
+    tell_idle(t);
+    /* last: nothing can fail any more */
+    if ((err = all_agree(t, t->dir ? tt_run_dir_begin(t->dir) : TT_OK))) return err;
+    t->world->timeout_s = 1.5 * t->plan.timeout_s; /* of messages: see tt_strategy_open */
+    return TT_OK;
 }
 
 tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
