@@ -131,20 +131,63 @@ TT_TEST(world, the_timeout_of_the_job_holds_from_the_start)
 
 /* ---- ranks that are not of one mind ---- */
 
+static const char *odd_change;
+
 /* Each rank reads its own job: rank 2's is another. */
 static tt_err odd_one_out(tt_world *w, void *arg)
 {
     together own = *(together *)arg;
-    if (w->rank == 2) own.changes = "train.seed=7";
+    if (w->rank == 2) own.changes = odd_change;
     return train_rank(w, &own);
 }
 
+/* Also in what decides how they talk to each other from the first moment on. */
 TT_TEST(world, ranks_with_another_job_are_refused_with_both_values)
 {
-    together x = {.text = job_text, .changes = "", .threads = 1, .opts = {.no_files = true}};
-    EXPECT_ERR(TT_EINVAL, tt_sim_run(3, NULL, 10, odd_one_out, &x));
-    EXPECT_MESSAGE("rank 2 (sim0)");
-    EXPECT_MESSAGE("train.seed is 7, there 1");
+    static const char *const odd[][2] = {{"train.seed=7", "train.seed is 7, there 1"},
+                                         {"parallel.exact=true", "parallel.exact is true"},
+                                         {"parallel.compress=bf16", "parallel.compress is bf16"},
+                                         {"data.shards=local", "data.shards is local"}};
+
+    for (int i = 0; i < TT_COUNT(odd); i++) {
+        together x = {.text = job_text, .changes = "", .threads = 1, .opts = {.no_files = true}};
+        odd_change = odd[i][0];
+        EXPECT_ERR(TT_EINVAL, tt_sim_run(3, NULL, 10, odd_one_out, &x));
+        EXPECT_MESSAGE("rank 2 (sim0)");
+        EXPECT_MESSAGE(odd[i][1]);
+    }
+}
+
+/* Between two meetings each has a model of its own; whoever looks sees their mean. */
+static tt_err look_between(tt_world *w, void *arg)
+{
+    tt_train_opts o = {.no_files = true, .world = w, .threads = 1};
+    float *seen = arg;
+    tt_trainer *t = NULL;
+    tt_metrics m;
+    tt_progress p;
+    tt_err err;
+
+    TRY(tt_tree_parse("job", job_text, strlen(job_text), &o.job));
+    err = change(o.job, "parallel.aggregate=average;parallel.average={every: 5}");
+    if (!err) err = tt_train_open(&o, &t);
+    for (int i = 0; i < 3 && !err; i++) err = tt_train_step(t, &p);
+    if (!err && !tt_train_compare(t)) err = tt_fail(TT_EINVAL, "they have not trained apart");
+    if (!err) err = tt_group_barrier(tt_world_all(w));
+    if (!err) err = tt_train_validate(t, &m);
+    if (!err) seen[w->rank] = (float)m.loss;
+    if (!err) err = tt_train_compare(t);
+    tt_train_close(t);
+    tt_tree_close(o.job);
+    return err;
+}
+
+TT_TEST(world, who_looks_at_workers_that_train_apart_sees_one_model)
+{
+    float seen[3] = {0};
+
+    EXPECT_OK(tt_sim_run(3, NULL, 10, look_between, seen));
+    EXPECT(seen[0] > 0 && seen[0] == seen[1] && seen[1] == seen[2]);
 }
 
 static tt_err odd_data(tt_world *w, void *arg)

@@ -29,6 +29,7 @@ typedef struct tt_world {
     int rank, size;
     int host, host_count;
     int local, local_size;
+    int sharing;           /* ranks of this host that have the same CPUs as this one */
     const tt_peer *peer;   /* of each rank                                         */
     const char *transport; /* "Open MPI 4.1.4", "MPICH 4.0.2", "sim", "none"       */
     double timeout_s;      /* how long anybody is waited for; may be set           */

@@ -52,7 +52,18 @@ static tt_err meet(tt_strategy *s)
     if (s->outer) outer_step(s, st.w);
     if (s->met) memcpy(s->met, st.w, (size_t)s->size * sizeof *st.w);
     tt_model_refresh(s->model, 0, 1);
+    s->met_at = s->turn;
     return TT_OK;
+}
+
+tt_err tt_strategy_meet(tt_strategy *s)
+{
+    tt_err err;
+
+    if (s->plan.aggregate != TT_AVERAGE || s->world->size == 1 || s->met_at == s->turn)
+        return TT_OK;
+    err = meet(s);
+    return err ? tt_context(err, "averaging after step %lld", (long long)s->step + 1) : TT_OK;
 }
 
 /* Sets times, order and the sum over all ranks, and when to hear of each other again. */

@@ -164,6 +164,7 @@ struct tt_strategy {
                     * NULL: it may */
     tt_summer *summer;  /* average */
     float *met, *outer; /* average with an outer optimiser: where they met last; its momentum */
+    uint32_t met_at;    /* average: the turn after which they met last */
     tt_result since;    /* average: of this rank since all heard of each other ... */
     int64_t hear_at;    /* ... which they do again after this step, if not before  */
     bool staged;        /* sums are made for others before the optimiser needs them */

@@ -135,6 +135,9 @@ typedef struct tt_step_in {
     bool hear;            /* average: they hear of each other after this step at latest */
 } tt_step_in;
 tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out);
+/* average: all meet now, if they have not since the last step; else there is nothing to do. Before
+ * the state is looked at between steps. */
+tt_err tt_strategy_meet(tt_strategy *s);
 /* From now on, or no more, it is recorded what each thread does; all ranks call it. The second
  * writes what was recorded on all of them to one file, on rank 0, for Perfetto. */
 tt_err tt_strategy_trace(tt_strategy *s, bool on);

@@ -226,9 +226,11 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
             "learning rate or train.clip",
             (long long)t->step + 1, tt_optim_grad_norm(t->optim));
     t->step++;
-    if (t->trace_to && (t->step == t->trace_to || t->step == t->steps)) write_trace(t);
     fill_progress(t);
     err = after_step(t);
+    if (t->trace_to && t->step >= t->trace_from &&
+        (t->step == t->trace_to || t->progress.end || t->progress.stopped))
+        write_trace(t);
     *out = t->progress;
     return err;
 }
@@ -245,8 +247,11 @@ tt_err tt_train_compare(tt_trainer *t)
 
 tt_err tt_train_validate(tt_trainer *t, tt_metrics *out)
 {
+    tt_err err;
+
     if (!tt_data_count(t->data, TT_VAL))
         return tt_fail(TT_EINVAL, "the job has no validation data");
+    if ((err = tt_strategy_meet(t->strategy))) return err;
     return judge_eval(&t->judge, t->data, TT_VAL, (uint64_t)t->conf.seed, out);
 }
 
@@ -327,7 +332,7 @@ static int threads_of(const train_conf *c, const tt_train_opts *o, const tt_worl
 
     if (most < 1) most = 1;
     if (!n && o->resume && o->run) n = threads_before(o->run);
-    if (!n) n = tt_cpu_count() / w->local_size;
+    if (!n) n = tt_cpu_count() / w->sharing;
     if (n < 1) n = 1;
     if (o->threads > most && !w->rank)
         tt_warn("%lld of %lld threads: a batch of %lld has no samples for more", (long long)most,
@@ -493,7 +498,7 @@ static tt_err spread_start(tt_trainer *t)
 static tt_err open_feed(tt_trainer *t)
 {
     tt_data_flow flow = tt_data_feeding(t->data);
-    int cpus = t->bound ? t->bound : tt_cpu_count() / t->world->local_size;
+    int cpus = t->bound ? t->bound : tt_cpu_count() / t->world->sharing;
     tt_cut cut;
 
     if (flow.threads == TT_THREADS_AUTO) flow.threads = t->threads > 1 || cpus > 1;
@@ -512,6 +517,19 @@ static void tell_idle(const tt_trainer *t)
         tt_info("parallel.compress: there is one worker, and nothing travels");
 }
 
+static void plan_trace(tt_trainer *t, const tt_train_opts *o)
+{
+    if (!o->trace_to) return;
+    if (o->trace_to > t->step && o->trace_from <= t->steps) {
+        t->trace_from = o->trace_from > t->step ? o->trace_from : t->step + 1;
+        t->trace_to = o->trace_to;
+    } else if (!t->world->rank) {
+        tt_warn("no trace: steps %lld to %lld are not among those to come, %lld to %lld",
+                (long long)o->trace_from, (long long)o->trace_to, (long long)t->step + 1,
+                (long long)t->steps);
+    }
+}
+
 /* Opening goes in phases. Within one a rank works by itself; at its end all hear whether anybody
  * failed, so that none waits for one that will not come. Data is decoded and checkpoints are read
  * meanwhile, which takes what it takes: the deadline of steps is for steps. */
@@ -522,14 +540,15 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
 
     err = read_job(t, o, &k);
     t->world->timeout_s = 1.5 * t->plan.timeout_s > OPEN_S ? 1.5 * t->plan.timeout_s : OPEN_S;
-    if ((err = all_agree(t, err)) || (err = agree_kernels(t, &k)) || (err = choose_grains(t, k)))
+    if ((err = all_agree(t, err)) || (err = agree_job(t, o->job)) || (err = agree_kernels(t, &k)) ||
+        (err = choose_grains(t, k)))
         return err;
     t->threads = threads_of(&t->conf, o, t->world);
     if ((err = open_data_together(t, o, k)) || (err = agree_shards(t)) ||
         (err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, t->shards,
                                 &t->strategy)) ||
         (t->world->size > 1 && (err = tt_world_pin(t->world, t->threads, &t->bound))) ||
-        (err = all_agree(t, open_parts(t, o, k))) || (err = agree_inputs(t, o->job)) ||
+        (err = all_agree(t, open_parts(t, o, k))) || (err = agree_data(t)) ||
         (err = all_agree(
              t, tt_strategy_start(t->strategy, t->model, t->optim, (uint64_t)t->conf.seed))))
         return err;
@@ -548,8 +567,7 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
         return err;
     tell_where_data_is(t);
     t->first_step = t->step;
-    t->trace_from = o->trace_from > t->step ? o->trace_from : o->trace_to ? t->step + 1 : 0;
-    t->trace_to = o->trace_to;
+    plan_trace(t, o);
     t->collected = -1;
     tell_idle(t);
     /* last: nothing can fail any more */

@@ -162,7 +162,8 @@ struct tt_trainer {
 /* agree.c: what all ranks must have in common */
 tt_err all_agree(const tt_trainer *t, tt_err mine); /* the first error of any rank, on all */
 tt_err agree_kernels(tt_trainer *t, const tt_kernels **k);
-tt_err agree_inputs(tt_trainer *t, tt_tree *job);
+tt_err agree_job(tt_trainer *t, tt_tree *job); /* before anything depends on it */
+tt_err agree_data(tt_trainer *t);
 tt_err agree_folder(tt_trainer *t);
 tt_err agree_shards(tt_trainer *t); /* data.shards: local: sets `shards` */
 
