@@ -142,7 +142,7 @@ COMMANDS = $$($(B)/tutti man --list)
 install: all
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include \
 	    $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions \
-	    $(DESTDIR)$(PREFIX)/share/doc/tutti/examples
+	    $(DESTDIR)$(PREFIX)/share/doc/tutti/examples $(DESTDIR)$(PREFIX)/share/doc/tutti/docs
 	install -m 755 $(B)/tutti $(DESTDIR)$(PREFIX)/bin/tutti
 	install -m 644 $(B)/libtutti.a $(DESTDIR)$(PREFIX)/lib/libtutti.a
 	install -m 755 $(B)/libtutti.so $(DESTDIR)$(PREFIX)/lib/libtutti.so.$(VERSION)
@@ -152,7 +152,8 @@ install: all
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@PKGS@|$(PKGS)|' tools/tutti.pc.in \
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/tutti.pc
 	install -m 644 $(EXAMPLES) examples/c/*.c $(DESTDIR)$(PREFIX)/share/doc/tutti/examples
-	install -m 644 README.md docs/job.md $(DESTDIR)$(PREFIX)/share/doc/tutti
+	install -m 644 README.md $(DESTDIR)$(PREFIX)/share/doc/tutti
+	install -m 644 docs/*.md $(DESTDIR)$(PREFIX)/share/doc/tutti/docs
 	$(B)/tutti man >$(DESTDIR)$(PREFIX)/share/man/man1/tutti.1
 	for c in $(COMMANDS); do $(B)/tutti man $$c >$(DESTDIR)$(PREFIX)/share/man/man1/tutti-$$c.1; done
 	$(B)/tutti completion bash >$(DESTDIR)$(PREFIX)/share/bash-completion/completions/tutti

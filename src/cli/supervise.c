@@ -16,7 +16,8 @@
 #include "cli.h"
 
 enum { LINE_MOST = 1 << 20, FIRST_LINES = 10, KEPT_LINES = 40, SHOWN_WARNINGS = 8 };
-static const double START_S = 60; /* until MPI has begun: a rank that hangs there is not heard of */
+static const double PATIENCE_S = 10,
+                    START_S = 60; /* until MPI has begun: a rank that hangs there is not heard of */
 
 typedef struct stream {
     char *text;
@@ -248,6 +249,7 @@ static int tell_death(const watch *w, int rank, const char *host, int sig)
     fprintf(stderr, "tutti: %s (%s) was ended by signal %d (%s)%s\n", who, host, sig,
             strsignal(sig), when);
     show_log(w, rank);
+    cli_resume_show(w->start, w->start);
     return cli_exit_code(TT_EPEER);
 }
 
@@ -285,15 +287,18 @@ static int conclude(watch *w, int launcher_code)
         fprintf(stderr, "tutti: the workers have not come up in %.0f s%s\n", START_S,
                 w->kept_count ? "; they said:" : "");
     else
-        fprintf(stderr, "tutti: the workers ended without a word (%s: exit code %d)%s\n",
-                tt_launcher_name(), launcher_code, w->kept_count ? "; they said:" : "");
+        fprintf(stderr, "tutti: the workers %s (%s: exit code %d)%s\n",
+                w->joined ? "ended without a word" : "could not be started", tt_launcher_name(),
+                launcher_code, w->kept_count ? "; they said:" : "");
     show_kept(w);
     return cli_exit_code(w->joined ? TT_EPEER : TT_EENV);
 }
 
 static int watch_over(watch *w)
 {
-    int code = -1, passed_on = 0;
+    double asked_at = 0;
+    bool passed_on = false;
+    int code = -1;
 
     w->begun = tt_clock_s();
     while (!w->out.ended || !w->err.ended) {
@@ -305,9 +310,12 @@ static int watch_over(watch *w)
         if (w->hub) tt_hub_turn(w->hub);
         if (p[0].revents) drain(w, &w->out, w->launch.out, true);
         if (p[1].revents) drain(w, &w->err, w->launch.err, false);
-        if (times_asked > passed_on) {
-            if (times_asked > 1 || !w->start) break; /* before the start there is nothing to save */
-            passed_on = 1;
+        if (times_asked > 1) break;
+        if (asked && !asked_at) asked_at = tt_clock_s();
+        /* Before its start a worker would not hear: the order waits for that, but not for long. */
+        if (asked && !w->start && tt_clock_s() - asked_at > PATIENCE_S) break;
+        if (asked && w->start && !passed_on) {
+            passed_on = true;
             if (w->display)
                 cli_display_note(w->display, "stopping: the workers finish the step and save "
                                              "(Ctrl-C again quits without)");
@@ -321,6 +329,7 @@ static int watch_over(watch *w)
         }
         if (w->trouble && !w->end) break; /* the first cause is known: no need to wait */
     }
+    if (asked && !w->start) tt_launch_signal(&w->launch, SIGKILL); /* nothing has begun */
     /* How the launcher ended says more than that it did. */
     double until = tt_clock_s() + (w->end || w->out.ended ? 1 : 0);
     while (!tt_launch_ended(&w->launch, &code) && tt_clock_s() < until) usleep(20000);

@@ -184,15 +184,15 @@ static void show_end(const json_t *start, const json_t *s)
     show_next(start, s, !strcmp(status, "done"));
 }
 
-/* A run that was stopped and whose end is not shown is told in a line how to go on with. */
-static void show_resume(const json_t *start, const json_t *end)
+void cli_resume_show(const json_t *start, const json_t *end)
 {
     tt_str line = {0};
 
+    if (!*text_in(end, "run")) return;
     cli_quote(cli_program, &line);
     tt_str_add(&line, " train --resume ");
     cli_quote(text_in(end, "run"), &line);
-    fprintf(stderr, "tutti: saved; go on with: %s", line.data);
+    fprintf(stderr, "tutti: go on with: %s", line.data);
     show_workers(stderr, start);
     fprintf(stderr, "\n");
     tt_str_free(&line);
@@ -207,7 +207,7 @@ void cli_end_show(cli_display_mode mode, const json_t *start, const json_t *end)
     else if (mode == CLI_SHOW && !failed)
         show_end(start, end);
     if (mode != CLI_SHOW && !failed && !strcmp(text_in(end, "status"), "stopped"))
-        show_resume(start, end);
+        cli_resume_show(start, end);
 }
 
 /* ---- Each step, as a line from rank 0 to the supervisor ---- */

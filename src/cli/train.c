@@ -314,7 +314,9 @@ static tt_err read_trace(const char *text, int64_t *from, int64_t *to)
     if (sscanf(text, "%31[0-9]:%31[0-9]%c", a, b, &rest) == 2 && tt_parse_int(a, from) &&
         tt_parse_int(b, to) && *from >= 1 && *to >= *from)
         return TT_OK;
-    return tt_fail(TT_EINVAL, "--trace-steps: '%s' is no range of steps: say 100:120", text);
+    return tt_fail(TT_EINVAL,
+                   "--trace-steps: '%s' is no range of steps: say 100:120, the first step is 1",
+                   text);
 }
 
 /* The run folder and the weights to start from. Rank 0 alone reads and writes them: others may be
@@ -434,7 +436,9 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
     int count = 0, code;
     tt_err err;
 
-    if ((err = read_workers(o->workers, &w.ranks)) || (argc && (err = check_file(argv[0]))) ||
+    int64_t from, to;
+    if ((err = read_workers(o->workers, &w.ranks)) || (err = read_trace(o->trace, &from, &to)) ||
+        (argc && (err = check_file(argv[0]))) ||
         (err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, o->quiet, &job)) ||
         (err = tt_job_check(job.tree)) || (err = cli_run_choose(&which, &job, run, &resume))) {
         code = cli_fail(err);
@@ -492,9 +496,6 @@ static int train_listed(const train_opts *o, int argc, const char **argv, const 
                                 "TF_CONFIG names %d processes but not which of them "
                                 "this is: it has no task",
                                 c->ranks));
-    if (c->me < 0)
-        return cli_fail(tt_fail(
-            TT_EENV, "TF_CONFIG makes this a %s, which takes no part in training", c->type));
     if (c->me == 0) {
         cli_adopter adopter;
         tt_err err = cli_adopter_open(c, &adopter);
@@ -540,6 +541,12 @@ static int train_run(const void *opts, int argc, const char **argv)
     if (several) return supervise(o, argc, argv, NULL, 0);
     if (!by.by && (err = tt_tf_config_parse(getenv("TF_CONFIG"), &listed))) return cli_fail(err);
     if (!by.by && listed.ranks < 2 && (err = look_at_slurm(&granted))) return cli_fail(err);
+    if (!by.by && listed.ranks && *listed.type && listed.me < 0) {
+        code = cli_fail(tt_fail(
+            TT_EENV, "TF_CONFIG makes this the %s: it takes no part in training", listed.type));
+        tt_tf_config_free(&listed);
+        return code;
+    }
     code = listed.ranks > 1 ? train_listed(o, argc, argv, &listed)
            : granted        ? supervise(o, argc, argv, NULL, 0)
                             : work(o, argc, argv);
