@@ -109,6 +109,28 @@ tt_err tt_agent_run(const tt_agent_opts *o, const volatile int *stop, int *code)
  */
 int tt_rsh_run(int argc, const char **argv);
 
+/* ---- A worker's line to its supervisor ----
+ *
+ * A thread of its own tells ten times a second that the process lives, with phase and step, and
+ * hears orders; so that a worker that computes is heard, one that is stopped is missed at once, and
+ * one that hangs in its work is seen to live without progress. It begins before MPI does. */
+
+typedef struct tt_pulse tt_pulse;
+/* By what the environment says (TUTTI_CONTROL and others, set by the supervisor): *out is NULL if
+ * nobody supervises. `rank`: as the launcher told it. TT_EENV: no key for a supervisor on another
+ * host, or no thread. */
+tt_err tt_pulse_open(int rank, tt_pulse **out);
+tt_vital *tt_pulse_vital(tt_pulse *p); /* to be kept up to date; NULL for NULL */
+/* Says READY and waits for GO: *generation. TT_ESTOP: told to end, or the supervisor is gone. */
+tt_err tt_pulse_ready(tt_pulse *p, int *generation);
+typedef enum tt_wish {
+    TT_WISH_NONE,
+    TT_WISH_YIELD, /* end at a step boundary: the state stays in the vault */
+    TT_WISH_SAVE,  /* save a checkpoint and end                            */
+} tt_wish;
+tt_wish tt_pulse_wish(const tt_pulse *p); /* of the supervisor; NONE for NULL */
+void tt_pulse_close(tt_pulse *p);         /* accepts NULL */
+
 /* ---- Launching ---- */
 
 typedef struct tt_launch_opts {
