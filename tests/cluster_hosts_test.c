@@ -296,21 +296,84 @@ TT_TEST(slurm, tasks_become_slots)
     expect_slurm("a:5 b:1", "a,b,a", "2,1,3");
 }
 
-TT_TEST(slurm, the_environment_tells_it)
+/* The words of Slurm 22.05 for an allocation, as "NAME=value ..."; all others are unset. */
+static void set_slurm(const char *words)
+{
+    static const char *const names[] = {"SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE",
+                                        "SLURM_NTASKS", "SLURM_STEP_ID",
+                                        "SLURM_STEP_TASKS_PER_NODE"};
+    char text[512], *rest = text, *word;
+
+    for (int i = 0; i < TT_COUNT(names); i++) unsetenv(names[i]);
+    snprintf(text, sizeof text, "%s", words);
+    while ((word = strsep(&rest, " ")))
+        if (*word) {
+            char *value = strchr(word, '=');
+            *value++ = 0;
+            setenv(word, value, 1);
+        }
+}
+
+static void expect_allocation(const char *want, int ranks, const char *words)
 {
     tt_hosts h;
 
-    unsetenv("SLURM_JOB_NODELIST");
-    unsetenv("SLURM_TASKS_PER_NODE");
-    EXPECT_OK(tt_hosts_slurm(&h));
-    EXPECT_INT(0, h.count);
-    setenv("SLURM_JOB_NODELIST", "n[1-2]", 1);
-    setenv("SLURM_TASKS_PER_NODE", "2(x2)", 1);
-    EXPECT_OK(tt_hosts_slurm(&h));
-    EXPECT_STR("n1:2 n2:2", show(&h));
+    set_slurm(words);
+    EXPECT_OK(tt_hosts_slurm(ranks, &h));
+    EXPECT_STR(want, show(&h));
     tt_hosts_free(&h);
-    unsetenv("SLURM_JOB_NODELIST");
-    unsetenv("SLURM_TASKS_PER_NODE");
+    set_slurm("");
+}
+
+TT_TEST(slurm, the_environment_tells_it)
+{
+    expect_allocation("", 0, "");
+    expect_allocation("", 4, "");
+    expect_allocation("n1:2 n2:2", 0,
+                      "SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=2(x2) SLURM_NTASKS=4");
+    expect_allocation("n1:2 n2:1", 3,
+                      "SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=2,1 SLURM_NTASKS=3");
+}
+
+TT_TEST(slurm, without_tasks_there_is_one_a_host) /* sbatch --nodes=2 --exclusive */
+{
+    expect_allocation("n1:1 n2:1", 0, "SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=64(x2)");
+    expect_allocation("n1:64 n2:64", 8, "SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=64(x2)");
+}
+
+TT_TEST(slurm, this_host_takes_as_many_as_are_wanted) /* sbatch -n 1 -c 8 */
+{
+    char words[400], want[300], here[256];
+    tt_hosts h;
+
+    EXPECT(!gethostname(here, sizeof here));
+    snprintf(words, sizeof words, "SLURM_JOB_NODELIST=%s SLURM_TASKS_PER_NODE=1 SLURM_NTASKS=1",
+             here);
+    snprintf(want, sizeof want, "%s:8", here);
+    expect_allocation(want, 8, words);
+    set_slurm("SLURM_JOB_NODELIST=elsewhere SLURM_TASKS_PER_NODE=1 SLURM_NTASKS=1");
+    EXPECT_ERR(TT_EINVAL, tt_hosts_slurm(8, &h));
+    EXPECT_MESSAGE("has 1 task on 1 host: ask sbatch or salloc for --ntasks=8");
+    set_slurm("SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=2(x2) SLURM_NTASKS=4");
+    EXPECT_ERR(TT_EINVAL, tt_hosts_slurm(5, &h));
+    EXPECT_MESSAGE(
+        "5 ranks do not fit into this allocation of Slurm, which has 4 tasks on 2 hosts");
+    EXPECT(h.count == 0 && !h.host);
+    set_slurm("");
+}
+
+/* srun -N 1 -n 1 in an allocation of two hosts: the list is of the job, the tasks are of the step.
+ */
+TT_TEST(slurm, a_step_is_no_allocation)
+{
+    static const char step[] = "SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=1 SLURM_NTASKS=1 "
+                               "SLURM_STEP_ID=0 SLURM_STEP_TASKS_PER_NODE=1";
+    expect_allocation("", 0, step);
+    expect_allocation("", 4, step);
+    /* the shell of salloc, where it runs on the first host */
+    expect_allocation("n1:2 n2:1", 0,
+                      "SLURM_JOB_NODELIST=n[1-2] SLURM_TASKS_PER_NODE=2,1 SLURM_NTASKS=3 "
+                      "SLURM_STEP_ID=4294967290 SLURM_STEP_TASKS_PER_NODE=1");
 }
 
 TT_TEST(slurm, a_bad_list_is_told_by_its_place)

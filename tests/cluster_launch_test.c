@@ -161,6 +161,19 @@ TT_TEST(plan, several_hosts_are_given_in_the_launchers_form)
     save_path();
 }
 
+TT_TEST(plan, srun_takes_no_folder_of_ours_along)
+{
+    save_path();
+    pretend_programs("mpirun.openmpi");
+    setenv("SLURM_JOB_ID", "7", 1);
+    expect_plan(TT_BY_OPENMPI, "hosta:2,hostb", NULL,
+                "mpirun.openmpi -n 3 --bind-to none --mca pml ob1 --mca btl vader,tcp,self --mca "
+                "osc ^ucx --mca mpi_yield_when_idle 1 --mca orte_keep_fqdn_hostnames 1 --host "
+                "hosta:2,hostb:1 --map-by slot --wdir CWD /bin/worker an argument",
+                "");
+    save_path();
+}
+
 TT_TEST(plan, the_remote_shell_may_be_another)
 {
     save_path();
@@ -495,6 +508,30 @@ static void catch_usr1(tt_mpi mpi)
 TT_TEST(launch, sigusr1_reaches_the_ranks)
 {
     each_mpi(catch_usr1);
+}
+
+/* As a queue does it: to all processes of a job. */
+static void tell_all(tt_mpi mpi)
+{
+    world w;
+
+    start_world(&w, mpi, 2, NULL,
+                "trap : TERM; trap 'echo caught; exit 0' USR1; echo ready; while :; do sleep 0.05; "
+                "done");
+    wait_lines(&w, "ready", 2);
+    EXPECT(tt_mark_signal(w.l.mark, SIGTERM, 0) >= 3);
+    EXPECT(!kill(w.l.pid, SIGTERM));
+    poll(NULL, 0, 300);
+    tt_launch_signal(&w.l, SIGUSR1);
+    wait_end(&w);
+    EXPECT_INT(2, count_lines(&w, "caught"));
+    EXPECT_INT(0, w.code);
+    end_world(&w);
+}
+
+TT_TEST(launch, sigterm_to_all_is_for_the_ranks)
+{
+    each_mpi(tell_all);
 }
 
 static void leave_nothing(tt_mpi mpi)

@@ -304,8 +304,16 @@ TT_TEST(comm, the_environment_tells_who_started_us)
     setenv("SLURM_STEP_ID", "0", 1);
     setenv("SLURM_NTASKS", "4", 1);
     EXPECT_STR("srun", tt_world_started().by);
+    setenv("SLURM_TASKS_PER_NODE", "2(x2)", 1);
+    setenv("SLURM_STEP_TASKS_PER_NODE", "1", 1); /* the shell of salloc, in a step of its own */
+    EXPECT(tt_world_started().by == NULL);
+    setenv("SLURM_STEP_TASKS_PER_NODE", "2(x2)", 1);
+    EXPECT_STR("srun", tt_world_started().by);
+    setenv("PMI_JOBID", "7.0", 1); /* srun --mpi=pmi2 */
     setenv("PMI_RANK", "2", 1);
     setenv("PMI_SIZE", "3", 1);
+    EXPECT_STR("srun", tt_world_started().by);
+    unsetenv("PMI_JOBID");
     EXPECT_STR("mpiexec (MPICH)", tt_world_started().by);
     EXPECT_INT(2, tt_world_started().rank);
     EXPECT_INT(3, tt_world_started().size);

@@ -114,6 +114,18 @@ static void on_signal(int sig)
     asked = sig;
 }
 
+/* The first one makes it, and where homes are common it is there for all; where they are not, one
+ * made here would be another. */
+static tt_err wait_for_key(const char *path, double wait_s)
+{
+    static const double MOMENT_S = 5;
+    double until = tt_clock_s() + (wait_s < MOMENT_S ? wait_s : MOMENT_S);
+    tt_cluster_key key;
+
+    while (!tt_file_exists(path) && !asked && tt_clock_s() < until) poll(NULL, 0, 50);
+    return tt_cluster_key_load(path, &key);
+}
+
 int cli_be_adopted(const tt_tf_config *c, double wait_s, bool quiet)
 {
     struct sigaction act = {.sa_handler = on_signal};
@@ -125,7 +137,7 @@ int cli_be_adopted(const tt_tf_config *c, double wait_s, bool quiet)
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
     sigaction(SIGUSR1, &act, NULL);
-    if ((err = tt_cluster_key_path(key)) || (err = tt_cluster_key_make(key))) return cli_fail(err);
+    if ((err = tt_cluster_key_path(key)) || (err = wait_for_key(key, wait_s))) return cli_fail(err);
     snprintf(address, sizeof address, "tcp://%s:%d", c->rank[0].host, c->rank[0].port);
     tt_tf_config_show(c, &world);
     if (!quiet)

@@ -117,6 +117,9 @@ void cli_display_note(cli_display *d, const char *text); /* "saving ..." */
 void cli_display_leave(cli_display *d);                  /* the terminal is as it was before */
 void cli_display_close(cli_display *d);                  /* accepts NULL */
 
+/* That nobody reads what we print any more is no failure of the training. */
+void cli_forget_reader(void);
+
 /* ---- resume.c ---- */
 typedef struct cli_run_opts {
     const char *run, *runs, *resume;
@@ -130,6 +133,7 @@ typedef struct cli_world_opts {
     const char *list, *file;           /* -H, --hostfile; NULL: none                         */
     const struct cli_adopter *adopter; /* of the hosts of TF_CONFIG; NULL: none              */
     double wait_s;                     /* for them                                           */
+    bool dry_run;                      /* show what would be started                         */
     cli_display_mode mode;
     const char *const *worker; /* its command, ended by NULL                         */
 } cli_world_opts;

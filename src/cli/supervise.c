@@ -15,7 +15,8 @@
 
 #include "cli.h"
 
-enum { LINE_MOST = 1 << 20, KEPT_LINES = 20 };
+enum { LINE_MOST = 1 << 20, FIRST_LINES = 10, KEPT_LINES = 40, SHOWN_WARNINGS = 8 };
+static const double START_S = 60; /* until MPI has begun: a rank that hangs there is not heard of */
 
 typedef struct stream {
     char *text;
@@ -32,8 +33,12 @@ typedef struct watch {
     cli_display *display;
     char *trouble; /* the first error that was told */
     int trouble_code;
-    char *kept[KEPT_LINES]; /* the last lines that were nobody's */
+    char *kept[KEPT_LINES]; /* lines that were nobody's: the first ones, and the last */
     int kept_count;
+    char *warned[SHOWN_WARNINGS]; /* what has been shown: all ranks may say it */
+    int warnings;
+    double begun;
+    bool joined;  /* rank 0 is there */
     int64_t step; /* the last that was told */
 } watch;
 
@@ -43,8 +48,9 @@ static volatile sig_atomic_t asked, times_asked;
 
 static void on_signal(int sig)
 {
-    asked = sig;
-    times_asked = times_asked + 1;
+    /* Only Ctrl-C twice is impatience: a queue may send SIGUSR1, and SIGTERM some time later. */
+    if (!asked || (sig == SIGINT && asked == SIGINT)) times_asked = times_asked + 1;
+    if (!asked || sig == SIGINT) asked = sig;
 }
 
 static void catch_signals(void)
@@ -62,12 +68,25 @@ static void catch_signals(void)
 static void keep(watch *w, const char *line)
 {
     if (!*line) return;
-    if (w->kept_count == KEPT_LINES) {
-        free(w->kept[0]);
-        memmove(w->kept, w->kept + 1, (KEPT_LINES - 1) * sizeof *w->kept);
+    if (w->kept_count == KEPT_LINES) { /* the first are often the cause: those stay */
+        free(w->kept[FIRST_LINES]);
+        memmove(w->kept + FIRST_LINES, w->kept + FIRST_LINES + 1,
+                (KEPT_LINES - FIRST_LINES - 1) * sizeof *w->kept);
         w->kept_count--;
     }
     if (!(w->kept[w->kept_count++] = strdup(line))) tt_mem_out(strlen(line));
+}
+
+/* Warnings of workers come with the rest of what they print; each is shown once. */
+static void hear_warning(watch *w, const char *line)
+{
+    for (int i = 0; i < w->warnings; i++)
+        if (!strcmp(w->warned[i], line)) return;
+    if (w->warnings == SHOWN_WARNINGS) return; /* all are in the logs */
+    if (!(w->warned[w->warnings++] = strdup(line))) tt_mem_out(strlen(line));
+    if (w->o->mode == CLI_QUIET) return;
+    if (w->display) cli_display_leave(w->display);
+    fprintf(stderr, "%s\n", line);
 }
 
 static void hear_step(watch *w, const json_t *o)
@@ -95,6 +114,7 @@ static void hear(watch *w, const char *line)
     json_t *o = *line == '{' ? json_loads(line, JSON_REJECT_DUPLICATES, NULL) : NULL;
     const char *event = json_string_value(json_object_get(o, "event"));
 
+    w->joined |= event != NULL;
     if (!event) {
         keep(w, line);
     } else if (!strcmp(event, "start")) {
@@ -132,6 +152,8 @@ static void drain(watch *w, stream *s, int fd, bool words)
             if (end > from && end[-1] == '\r') end[-1] = 0;
             if (words)
                 hear(w, from);
+            else if (!strncmp(from, "tutti: warning: ", 16))
+                hear_warning(w, from);
             else
                 keep(w, from);
             from = end + 1;
@@ -161,9 +183,9 @@ static tt_err find_hosts(const cli_world_opts *o, tt_hosts *hosts, tt_str *by)
         tt_str_add(by, "TF_CONFIG");
         return tt_tf_config_hosts(o->adopter->c, hosts);
     }
-    if ((err = tt_hosts_slurm(hosts))) return err;
-    if (hosts->count) tt_str_add(by, "Slurm, ");
-    tt_str_add(by, "-n %d", o->ranks);
+    if ((err = tt_hosts_slurm(o->ranks, hosts))) return err;
+    if (hosts->count) tt_str_add(by, "Slurm");
+    if (o->ranks) tt_str_add(by, "%s-n %d", hosts->count ? ", " : "", o->ranks);
     return TT_OK;
 }
 
@@ -232,34 +254,50 @@ static int tell_death(const watch *w, int rank, const char *host, int sig)
 /* How it ended, in an exit code; what nobody has told yet is told. */
 static int conclude(watch *w, int launcher_code)
 {
-    int code = w->end ? (int)json_integer_value(json_object_get(w->end, "exit_code")) : 0;
+    int code = w->end ? (int)json_integer_value(json_object_get(w->end, "exit_code")) : 0, rank,
+        sig;
+    char host[64];
 
     if (w->display) cli_display_leave(w->display);
+    if (w->end && asked == SIGINT && code == CLI_REQUEUE) { /* ranks hear of it by SIGUSR1 */
+        code = CLI_INTERRUPTED;
+        json_object_set_new(w->end, "exit_code", json_integer(code));
+    }
     if (w->end) cli_end_show(w->o->mode, w->start, w->end);
     if (w->trouble) {
         fprintf(stderr, "tutti: %s\n", w->trouble);
         return w->trouble_code ? w->trouble_code : 1;
     }
-    if (w->end && asked == SIGINT && code == CLI_REQUEUE) return CLI_INTERRUPTED;
+    if (w->end && code == CLI_REQUEUE && !asked) {
+        fprintf(stderr,
+                "tutti: the workers were told to stop, but not by us (%s: exit code %d)%s\n",
+                tt_launcher_name(), launcher_code, w->kept_count ? "; last they said:" : "");
+        show_kept(w);
+        return cli_exit_code(TT_EPEER);
+    }
     if (w->end) return code;
-    if (times_asked > 1) {
-        fprintf(stderr, "tutti: quit without saving\n");
+    if (times_asked > 1 || (asked && !w->start)) {
+        fprintf(stderr, "tutti: quit %s\n", w->start ? "without saving" : "before the start");
         return asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
     }
-    char host[64];
-    int rank, sig;
     if (find_death(w, &rank, host, &sig)) return tell_death(w, rank, host, sig);
-    fprintf(stderr, "tutti: the workers ended without a word (%s: exit code %d)%s\n",
-            tt_launcher_name(), launcher_code, w->kept_count ? "; last they said:" : "");
+    if (!w->joined && launcher_code < 0)
+        fprintf(stderr, "tutti: the workers have not come up in %.0f s%s\n", START_S,
+                w->kept_count ? "; they said:" : "");
+    else
+        fprintf(stderr, "tutti: the workers ended without a word (%s: exit code %d)%s\n",
+                tt_launcher_name(), launcher_code, w->kept_count ? "; they said:" : "");
     show_kept(w);
-    return launcher_code ? launcher_code : 1;
+    return cli_exit_code(w->joined ? TT_EPEER : TT_EENV);
 }
 
 static int watch_over(watch *w)
 {
-    int code = 0, passed_on = 0;
+    int code = -1, passed_on = 0;
 
+    w->begun = tt_clock_s();
     while (!w->out.ended || !w->err.ended) {
+        if (w->begun && !w->joined && tt_clock_s() - w->begun > START_S) break;
         struct pollfd p[16] = {{.fd = w->out.ended ? -1 : w->launch.out, .events = POLLIN},
                                {.fd = w->err.ended ? -1 : w->launch.err, .events = POLLIN}};
         int more = w->hub ? tt_hub_poll(w->hub, p + 2, TT_COUNT(p) - 2) : 0;
@@ -268,7 +306,7 @@ static int watch_over(watch *w)
         if (p[0].revents) drain(w, &w->out, w->launch.out, true);
         if (p[1].revents) drain(w, &w->err, w->launch.err, false);
         if (times_asked > passed_on) {
-            if (times_asked > 1) break;
+            if (times_asked > 1 || !w->start) break; /* before the start there is nothing to save */
             passed_on = 1;
             if (w->display)
                 cli_display_note(w->display, "stopping: the workers finish the step and save "
@@ -283,8 +321,44 @@ static int watch_over(watch *w)
         }
         if (w->trouble && !w->end) break; /* the first cause is known: no need to wait */
     }
-    for (int i = 0; i < 20 && !tt_launch_ended(&w->launch, &code) && w->end; i++) usleep(50000);
+    /* How the launcher ended says more than that it did. */
+    double until = tt_clock_s() + (w->end || w->out.ended ? 1 : 0);
+    while (!tt_launch_ended(&w->launch, &code) && tt_clock_s() < until) usleep(20000);
     return conclude(w, code);
+}
+
+/* Some more than there are CPUs do no harm; very many more are a slip of the finger that would stop
+ * the machine. */
+static tt_err check_ranks(const tt_hosts *hosts, int ranks)
+{
+    int most = 32 * tt_cpu_count();
+
+    for (int i = 0; i < hosts->count; i++)
+        if (!tt_host_is_here(hosts->host[i].name)) return TT_OK;
+    if (ranks <= most) return TT_OK;
+    return tt_fail(TT_EINVAL, "%d workers on a host with %d CPU%s: more than %d cannot be meant",
+                   ranks, tt_cpu_count(), tt_cpu_count() == 1 ? "" : "s", most);
+}
+
+/* What would be started, as the shell takes it. */
+static int show_plan(const tt_launch_opts *l, tt_arena *a)
+{
+    tt_launch_line line;
+    tt_str text = {0};
+    tt_err err = tt_launch_plan(l, a, &line);
+
+    if (err) return cli_fail(err);
+    for (const char **e = line.env; e && *e; e++) {
+        cli_quote(*e, &text);
+        tt_str_add(&text, " ");
+    }
+    for (const char **w = line.argv; *w; w++) {
+        cli_quote(*w, &text);
+        tt_str_add(&text, w[1] ? " " : "\n");
+    }
+    fputs(text.data, stdout);
+    tt_str_free(&text);
+    return 0;
 }
 
 int cli_supervise(const cli_world_opts *o)
@@ -310,6 +384,14 @@ int cli_supervise(const cli_world_opts *o)
                         .argv = o->worker,
                         .env = env,
                         .folder = folder};
+    if ((err = check_ranks(&hosts, l.ranks))) {
+        code = cli_fail(err);
+        goto out;
+    }
+    if (o->dry_run) {
+        code = show_plan(&l, a);
+        goto out;
+    }
     catch_signals();
     if (w.hub && !(err = cli_adopt(w.hub, o, &hosts, &asked)))
         err = tt_hub_rsh(w.hub, o->worker[0], a, &l.rsh);
@@ -320,11 +402,13 @@ int cli_supervise(const cli_world_opts *o)
     code = watch_over(&w);
     tt_launch_close(&w.launch);
 out:
+    cli_forget_reader();
     tt_arena_close(a);
     cli_display_close(w.display);
     json_decref(w.start);
     json_decref(w.end);
     for (int i = 0; i < w.kept_count; i++) free(w.kept[i]);
+    for (int i = 0; i < w.warnings; i++) free(w.warned[i]);
     free(w.trouble);
     free(w.out.text);
     free(w.err.text);

@@ -127,6 +127,15 @@ static double number_in(const json_t *j, const char *group, const char *key)
     return json_is_number(v) ? json_number_value(v) : NAN;
 }
 
+/* As many as there were, unless hosts were named: those may be others the next time. */
+static void show_workers(FILE *f, const json_t *start)
+{
+    const json_t *w = json_object_get(start, "world");
+
+    if (count_in(w, "ranks") > 1 && count_in(w, "hosts") == 1)
+        fprintf(f, " -n %lld", (long long)count_in(w, "ranks"));
+}
+
 static void show_next(const json_t *start, const json_t *s, bool done)
 {
     tt_str p = {0}, r = {0};
@@ -137,6 +146,7 @@ static void show_next(const json_t *start, const json_t *s, bool done)
     if (count_in(start, "val_samples"))
         printf("  %s eval %s\n  %s predict %s --limit 10\n", p.data, r.data, p.data, r.data);
     printf("  %s train --resume %s", p.data, r.data);
+    show_workers(stdout, start);
     if (done && json_is_true(json_object_get(start, "by_steps")))
         printf(" -s train.steps=%lld", 2 * llround(number_in(s, NULL, "steps")));
     else if (done)
@@ -175,14 +185,16 @@ static void show_end(const json_t *start, const json_t *s)
 }
 
 /* A run that was stopped and whose end is not shown is told in a line how to go on with. */
-static void show_resume(const json_t *end)
+static void show_resume(const json_t *start, const json_t *end)
 {
     tt_str line = {0};
 
     cli_quote(cli_program, &line);
     tt_str_add(&line, " train --resume ");
     cli_quote(text_in(end, "run"), &line);
-    fprintf(stderr, "tutti: saved; go on with: %s\n", line.data);
+    fprintf(stderr, "tutti: saved; go on with: %s", line.data);
+    show_workers(stderr, start);
+    fprintf(stderr, "\n");
     tt_str_free(&line);
 }
 
@@ -194,13 +206,15 @@ void cli_end_show(cli_display_mode mode, const json_t *start, const json_t *end)
         cli_json_print(stdout, json_incref((json_t *)end), true);
     else if (mode == CLI_SHOW && !failed)
         show_end(start, end);
-    if (mode != CLI_SHOW && !failed && !strcmp(text_in(end, "status"), "stopped")) show_resume(end);
+    if (mode != CLI_SHOW && !failed && !strcmp(text_in(end, "status"), "stopped"))
+        show_resume(start, end);
 }
 
 /* ---- Each step, as a line from rank 0 to the supervisor ---- */
 
+/* Room for the numbers of all rows: a line that does not end would take the next one with it. */
 typedef struct line {
-    char text[16384];
+    char text[4096 + CLI_RANKS * 6 * 20];
     size_t used;
 } line;
 
@@ -268,11 +282,12 @@ static void add_text(line *l, const char *key, const char *text)
 
 void cli_step_send(const tt_progress *p, const tt_rank_times *times, int ranks)
 {
-    line l = {.used = 0};
+    static line l; /* large, and one thread sends */
     tt_progress copy = *p;
     double v[NUMBERS];
     size_t done;
 
+    l.used = 0;
     spell(&copy, v, true);
     add(&l, "{\"event\":\"progress\",\"p\":[");
     for (int i = 0; i < NUMBERS; i++) add_number(&l, v[i], i > 0);

@@ -9,23 +9,25 @@
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
 
 typedef struct train_opts {
     tt_opt_list set;
-    int64_t threads, workers;
-    const char *hosts, *hostfile, *trace, *wait;
+    int64_t threads;
+    const char *workers, *hosts, *hostfile, *trace, *wait;
     const char *run, *runs, *resume, *init;
-    bool partial, quiet, json;
+    bool partial, quiet, json, dry_run;
 } train_opts;
 
 static const tt_option options[] = {
     {"set", 's', TT_OPT_LIST, offsetof(train_opts, set), "KEY=VALUE",
      "override a key of the job; may be repeated"},
-    {"workers", 'n', TT_OPT_INT, offsetof(train_opts, workers), "N",
-     "train with N processes; with --hosts or --hostfile, N on all hosts together"},
+    {"workers", 'n', TT_OPT_STRING, offsetof(train_opts, workers), "N",
+     "train with N processes; with --hosts or --hostfile, N on all hosts together; inside an "
+     "allocation of Slurm as many as it has tasks, if not given"},
     {"hosts", 'H', TT_OPT_STRING, offsetof(train_opts, hosts), "A:4,B:4",
      "the hosts, and how many workers each takes"},
     {"hostfile", 0, TT_OPT_STRING, offsetof(train_opts, hostfile), "FILE",
@@ -45,6 +47,8 @@ static const tt_option options[] = {
     {"trace-steps", 0, TT_OPT_STRING, offsetof(train_opts, trace), "A:B",
      "record what each thread of each worker does in steps A to B, for Perfetto, in the run's "
      "trace/steps.json"},
+    {"dry-run", 0, TT_OPT_FLAG, offsetof(train_opts, dry_run), NULL,
+     "with several workers: show the launcher's command instead of running it"},
     {"init", 0, TT_OPT_STRING, offsetof(train_opts, init), "FILE",
      "start from these weights: a run, a checkpoint or a safetensors file"},
     {"partial", 0, TT_OPT_FLAG, offsetof(train_opts, partial), NULL,
@@ -74,8 +78,15 @@ static void catch_signals(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGUSR1};
     struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigset_t ours;
 
-    for (int i = 0; i < TT_COUNT(signals); i++) sigaction(signals[i], &act, NULL);
+    sigemptyset(&ours);
+    for (int i = 0; i < TT_COUNT(signals); i++) {
+        sigaction(signals[i], &act, NULL);
+        sigaddset(&ours, signals[i]);
+    }
+    /* The launcher of a world has SIGTERM blocked, and that of MPICH hands this down. */
+    sigprocmask(SIG_UNBLOCK, &ours, NULL);
     act.sa_handler = SIG_IGN; /* who reads the display may go; the training goes on */
     sigaction(SIGPIPE, &act, NULL);
 }
@@ -170,7 +181,7 @@ static const char *status_of(tt_err err, bool ended)
 }
 
 /* *alone: only this rank knows of the error, so the others cannot end by themselves. */
-static int train(tt_trainer *t, listener *l, bool *alone)
+static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
 {
     tt_str trouble = {0};
     const char *end, *status;
@@ -202,13 +213,20 @@ static int train(tt_trainer *t, listener *l, bool *alone)
     tell_end(l, cli_told_end(t, status, end, code, trouble.data ? trouble.data : ""));
     if (err && !*alone && !l->silent && !l->supervised) cli_fail(tt_repeat(err, trouble.data));
     if (err && *alone) tt_repeat(err, trouble.data);
+    *met = err;
     tt_str_free(&trouble);
     return code;
 }
 
-/* As it was typed, for the run folder. */
+/* As it was typed, for the run folder; a worker has it from its supervisor. */
 static void command_line(tt_str *out)
 {
+    const char *typed = getenv("TUTTI_COMMAND");
+
+    if (typed && getenv("TUTTI_SUPERVISED")) {
+        tt_str_add(out, "%s", typed);
+        return;
+    }
     FILE *f = fopen("/proc/self/cmdline", "re");
     char text[1 << 16];
     size_t size = f ? fread(text, 1, sizeof text - 1, f) : 0;
@@ -222,8 +240,7 @@ static void command_line(tt_str *out)
     tt_str_add(out, "\n");
 }
 
-/* That nobody reads the display any more is no failure of the training. */
-static void forget_reader(void)
+void cli_forget_reader(void)
 {
     if (!fflush(stdout) || errno != EPIPE) return;
     __fpurge(stdout);
@@ -249,8 +266,18 @@ static tt_err check_options(const train_opts *o, int argc)
     if (o->quiet && o->json) return tt_fail(TT_EINVAL, "--quiet and --json: give one");
     if (o->hosts && o->hostfile)
         return tt_fail(TT_EINVAL, "--hosts and --hostfile both name the hosts: give one");
-    if (o->workers < 0 || o->workers > 65536)
-        return tt_fail(TT_EINVAL, "--workers: %lld is not 1 to 65536", (long long)o->workers);
+    return TT_OK;
+}
+
+static tt_err read_workers(const char *text, int *out)
+{
+    int64_t n = 0;
+
+    *out = 0;
+    if (!text) return TT_OK;
+    if (!tt_parse_int(text, &n) || n < 1 || n > 65536)
+        return tt_fail(TT_EINVAL, "--workers: '%s' is not 1 to 65536", text);
+    *out = (int)n;
     return TT_OK;
 }
 
@@ -289,6 +316,23 @@ static tt_err read_trace(const char *text, int64_t *from, int64_t *to)
     return tt_fail(TT_EINVAL, "--trace-steps: '%s' is no range of steps: say 100:120", text);
 }
 
+/* The run folder and the weights to start from. Rank 0 alone reads and writes them: others may be
+ * on hosts that do not have them. */
+static tt_err find_files(const train_opts *o, const cli_run_opts *which, const cli_job *job,
+                         bool silent, char run[CLI_PATH], char init[CLI_PATH], bool *resume)
+{
+    tt_err err;
+
+    if (!silent) {
+        if ((err = cli_run_choose(which, job, run, resume))) return err;
+        return o->init ? cli_weights_find(o->init, o->runs, init) : TT_OK;
+    }
+    *resume = o->resume && strcmp(o->resume, "auto");
+    snprintf(run, CLI_PATH, "%s", *resume ? o->resume : o->run ? o->run : "");
+    snprintf(init, CLI_PATH, "%s", o->init ? o->init : "");
+    return TT_OK;
+}
+
 static int work(const train_opts *o, int argc, const char **argv)
 {
     char run[CLI_PATH], init[CLI_PATH];
@@ -307,12 +351,13 @@ static int work(const train_opts *o, int argc, const char **argv)
 
     if (tt_world_started().by && (err = tt_world_join(&to.world))) return cli_fail(err);
     l.silent = to.world && to.world->rank;
+    if (l.supervised && !l.silent) cli_object_send(json_pack("{s:s}", "event", "joined"));
+    if (to.world && !l.supervised) setenv("TERM", "dumb", 1); /* launchers pretend a terminal */
     if ((err = cli_threads(o->threads, &to.threads)) ||
         (err = read_trace(o->trace, &to.trace_from, &to.trace_to)) ||
         (err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, which.quiet || l.silent,
                             &job)) ||
-        (err = cli_run_choose(&which, &job, run, &to.resume)) ||
-        (o->init && (err = cli_weights_find(o->init, o->runs, init)))) {
+        (err = find_files(o, &which, &job, l.silent, run, init, &to.resume))) {
         /* of a file that others may see otherwise: nobody waits for those who do not */
         alone = to.world && to.world->size > 1;
         code = alone ? fail_alone(to.world, l.supervised, err) : fail_together(&l, err);
@@ -330,18 +375,30 @@ static int work(const train_opts *o, int argc, const char **argv)
         goto out;
     }
     tell_start(&l, t, job.tree);
-    code = train(t, &l, &alone);
-    if (alone && to.world && to.world->size > 1)
-        fail_alone(to.world, l.supervised, tt_repeat(TT_EPEER, tt_message()));
+    code = train(t, &l, &alone, &err);
+    if (alone && to.world && to.world->size > 1) code = fail_alone(to.world, l.supervised, err);
 out:
-    forget_reader();
+    cli_forget_reader();
     tt_train_close(t);
-    if (to.world) to.world->timeout_s = 3600; /* rank 0 may have much to write */
+    if (l.supervised && !alone) code = 0; /* the supervisor has been told */
+    if (to.world) {
+        to.world->timeout_s = 3600; /* rank 0 may have much to write */
+        to.world->end_code = code;
+    }
     tt_world_leave(to.world, alone ? code : 0);
     tt_log_close();
     cli_job_close(&job);
     tt_str_free(&command);
-    return l.supervised && !alone ? 0 : code; /* the supervisor has been told */
+    return code;
+}
+
+/* All workers read the job: what can be read but once will not do. */
+static tt_err check_file(const char *job)
+{
+    struct stat st;
+
+    if (stat(job, &st) || S_ISREG(st.st_mode) || S_ISDIR(st.st_mode)) return TT_OK;
+    return tt_fail(TT_EINVAL, "%s: each worker reads the job, so it must be a file", job);
 }
 
 /* The same command for a worker: what says how many and where is the supervisor's, and which run it
@@ -354,21 +411,23 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
     cli_run_opts which = {o->run, o->runs, o->resume, o->quiet};
     cli_job job = {0};
     bool resume = false;
-    cli_world_opts w = {.ranks = (int)o->workers,
-                        .list = o->hosts,
+    cli_world_opts w = {.list = o->hosts,
                         .file = o->hostfile,
                         .adopter = adopter,
                         .wait_s = wait_s,
+                        .dry_run = o->dry_run,
                         .mode = o->json    ? CLI_JSON
                                 : o->quiet ? CLI_QUIET
                                            : CLI_SHOW};
+    tt_str command = {0};
     tt_arena *a = tt_arena_open(1 << 12);
     const char **word = tt_arena_take(a, (size_t)(o->set.count * 2 + 32) * sizeof *word, 8);
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
     int count = 0, code;
     tt_err err;
 
-    if ((err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, o->quiet, &job)) ||
+    if ((err = read_workers(o->workers, &w.ranks)) || (argc && (err = check_file(argv[0]))) ||
+        (err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, o->quiet, &job)) ||
         (err = tt_job_check(job.tree)) || (err = cli_run_choose(&which, &job, run, &resume))) {
         code = cli_fail(err);
         goto out;
@@ -376,7 +435,6 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
     path[n > 0 ? n : 0] = 0;
     word[count++] = n > 0 ? path : "tutti";
     word[count++] = "train";
-    if (argc) word[count++] = argv[0];
     for (int i = 0; i < o->set.count; i++) {
         word[count++] = "--set";
         word[count++] = o->set.item[i];
@@ -398,9 +456,16 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
         word[count++] = "--threads";
         word[count++] = tt_arena_printf(a, "%lld", (long long)o->threads);
     }
+    if (argc) {
+        word[count++] = "--"; /* its name may begin with a dash */
+        word[count++] = argv[0];
+    }
+    command_line(&command);
+    setenv("TUTTI_COMMAND", command.data, 1);
     w.worker = word;
     code = cli_supervise(&w);
 out:
+    tt_str_free(&command);
     cli_job_close(&job);
     tt_arena_close(a);
     return code;
@@ -437,10 +502,21 @@ static int train_listed(const train_opts *o, int argc, const char **argv, const 
     return cli_be_adopted(c, wait_s, o->quiet || o->json);
 }
 
+/* Does an allocation of Slurm with more than one task make this a world? */
+static tt_err look_at_slurm(bool *launch)
+{
+    tt_hosts h;
+    tt_err err = tt_hosts_slurm(0, &h);
+
+    *launch = !err && tt_hosts_slots(&h) > 1;
+    tt_hosts_free(&h);
+    return err;
+}
+
 static int train_run(const void *opts, int argc, const char **argv)
 {
     const train_opts *o = opts;
-    bool several = o->workers || o->hosts || o->hostfile;
+    bool several = o->workers || o->hosts || o->hostfile, granted = false;
     tt_started by = tt_world_started();
     tt_tf_config listed = {.ranks = 0};
     tt_err err;
@@ -455,7 +531,10 @@ static int train_run(const void *opts, int argc, const char **argv)
                                 by.by, by.size));
     if (several) return supervise(o, argc, argv, NULL, 0);
     if (!by.by && (err = tt_tf_config_parse(getenv("TF_CONFIG"), &listed))) return cli_fail(err);
-    code = listed.ranks > 1 ? train_listed(o, argc, argv, &listed) : work(o, argc, argv);
+    if (!by.by && listed.ranks < 2 && (err = look_at_slurm(&granted))) return cli_fail(err);
+    code = listed.ranks > 1 ? train_listed(o, argc, argv, &listed)
+           : granted        ? supervise(o, argc, argv, NULL, 0)
+                            : work(o, argc, argv);
     tt_tf_config_free(&listed);
     return code;
 }

@@ -26,8 +26,11 @@ tt_err tt_hosts_parse(const char *list, tt_hosts *out);
  * begins a comment. Errors are TT_EINVAL with file and line. */
 tt_err tt_hosts_read(const char *path, tt_hosts *out);
 /* The allocation of Slurm this process is in: SLURM_JOB_NODELIST "n[01-03,7],gpu" and
- * SLURM_TASKS_PER_NODE "4(x2),1" (absent: 1 each). *out has count 0 outside of one. */
-tt_err tt_hosts_slurm(tt_hosts *out);
+ * SLURM_TASKS_PER_NODE "4(x2),1" (absent: 1 each), for so many ranks; 0: as many as srun would
+ * start, which is one a host if nobody has asked for tasks. If this host is all of it, it takes as
+ * many ranks as are wanted; else TT_EINVAL if there is not room for them. *out has count 0 outside
+ * of an allocation, and in a step of srun's, which is a part of one that is this process's own. */
+tt_err tt_hosts_slurm(int ranks, tt_hosts *out);
 int tt_hosts_slots(const tt_hosts *h);  /* in all; a host that does not say counts 1 */
 bool tt_host_is_here(const char *name); /* by its name: no lookup */
 void tt_hosts_free(tt_hosts *h);        /* accepts a zeroed one */
@@ -173,15 +176,16 @@ typedef struct tt_launch {
 } tt_launch;
 /* On error nothing is left behind and *out is zeroed. TT_EENV also if the worker is not there. */
 tt_err tt_launch_start(const tt_launch_opts *o, tt_launch *out);
-/* Sends a signal to the launcher. SIGUSR1 is passed on to all ranks; after SIGTERM Open MPI leaves
- * its ranks about 2 s; SIGKILL ends all that carry the mark at once. */
+/* Sends a signal to the launcher. SIGUSR1 is passed on to all ranks; after SIGINT Open MPI leaves
+ * its ranks about 2 s; SIGKILL ends all that carry the mark at once. SIGTERM is not heard. */
 void tt_launch_signal(tt_launch *l, int sig);
 /* Has it ended, and is nothing of it left on this host? Then true, with the exit code of the
  * launcher (128 + signal if it was killed). Never blocks. */
 bool tt_launch_ended(tt_launch *l, int *code);
-/* Ends it if it has not ended: SIGTERM, after a grace of 2 s (or when the launcher alone is left)
- * SIGKILL to all that carry its mark, and removes its folder. What was not read is lost. To end it
- * without grace, signal SIGKILL before. Leaves *l zeroed, and accepts that. */
+/* Ends it if it has not ended: SIGINT, after a grace of 2 s, or when the launcher alone is left
+ * (with other hosts 4 s, for it clears up there), SIGKILL to all that carry its mark, and removes
+ * its folder. What was not read is lost. To end it without grace, signal SIGKILL before. Leaves *l
+ * zeroed, and accepts that. */
 void tt_launch_close(tt_launch *l);
 
 #endif

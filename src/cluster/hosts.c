@@ -7,6 +7,8 @@
 #define _GNU_SOURCE
 #include "inner.h"
 
+#include "comm/comm.h"
+
 #include <arpa/inet.h>
 #include <limits.h>
 #include <netdb.h>
@@ -555,7 +557,28 @@ tt_err tt_hosts_slurm_parse(const char *nodes, const char *tasks, tt_hosts *out)
     return tt_hosts_done(&s.m, err, out);
 }
 
-tt_err tt_hosts_slurm(tt_hosts *out)
+tt_err tt_hosts_slurm(int ranks, tt_hosts *out)
 {
-    return tt_hosts_slurm_parse(getenv("SLURM_JOB_NODELIST"), getenv("SLURM_TASKS_PER_NODE"), out);
+    const char *tasks = getenv("SLURM_TASKS_PER_NODE");
+    tt_err err;
+    int slots, count;
+
+    *out = (tt_hosts){0};
+    if (tt_slurm_step()) return TT_OK;
+    /* sbatch --exclusive makes a task of every CPU, but srun starts only what was asked for. */
+    if (!ranks && !getenv("SLURM_NTASKS")) tasks = NULL;
+    if ((err = tt_hosts_slurm_parse(getenv("SLURM_JOB_NODELIST"), tasks, out)) || !out->count)
+        return err;
+    slots = tt_hosts_slots(out);
+    count = out->count;
+    if (ranks <= slots) return TT_OK;
+    if (count == 1 && tt_host_is_here(out->host->name)) {
+        out->host->slots = ranks; /* its CPUs are ours, however many tasks they were asked for as */
+        return TT_OK;
+    }
+    tt_hosts_free(out);
+    return tt_fail(TT_EINVAL,
+                   "%d ranks do not fit into this allocation of Slurm, which has %d task%s on %d "
+                   "host%s: ask sbatch or salloc for --ntasks=%d",
+                   ranks, slots, slots == 1 ? "" : "s", count, count == 1 ? "" : "s", ranks);
 }

@@ -4,7 +4,8 @@
  *
  * Letters are JSON objects; `say` tells which:
  *
- *   agent to hub    here   host, world, protocol: twice a second, so it is a sign of life too
+ *   agent to hub    here   agent, host, world, protocol, running: twice a second, so it is a sign
+ *                          of life too. `agent` is a random name, `running` lists ids
  *                   said   id, text      what the command printed
  *                   ended  id, code
  *   hub to agent    alive                twice a second
@@ -15,31 +16,43 @@
  *   rsh to hub      run    host, command, mark, pid
  *   hub to rsh      said, ended          as they came
  *
- * An errand is one command on its way. That its `tutti rsh` was killed is seen by a pidfd. */
+ * `text` and `command` are bytes of any kind: a character of JSON for each.
+ *
+ * An errand is one command on its way. That its `tutti rsh` was killed is seen by a pidfd. An agent
+ * whose connection breaks comes back with another number but the same name, and its errands go on;
+ * what was lost with the connection shows in what it says is running. One whose agent does not know
+ * of it has failed; a command nobody waits for is stopped. */
 #define _GNU_SOURCE
 #include "inner.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static const double ALIVE_S = 0.5, SILENT_S = 10;
+static const double ALIVE_S = 0.5, TURN_S = 0.05;
+double tt_silence_s = 10;
 
 typedef struct agent {
-    uint32_t peer;
-    char host[256];
+    int id;
+    uint32_t peer, before; /* its number, and the one it had before */
+    char name[TT_MARK], host[256];
     double heard;
 } agent;
 
 typedef struct errand {
-    int id, pidfd;
-    uint32_t rsh, agent;
+    int id, agent;
+    uint32_t rsh;
+    int pid, pidfd; /* of rsh; pidfd -1: the kernel has none */
+    double known;   /* when its agent last knew of it */
+    int code;       /* -1: it has not ended */
 } errand;
 
 struct tt_hub {
@@ -50,18 +63,22 @@ struct tt_hub {
     errand *errand;
     int errands, last_id;
     double told; /* when we last said that we are alive */
+    bool more;   /* not all was heard in the last turn */
+    int null;    /* can always be read */
 };
 
 /* ---- letters ---- */
 
-void tt_say(tt_wire *w, uint32_t to, json_t *o)
+bool tt_say(tt_wire *w, uint32_t to, json_t *o)
 {
     char *text = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    tt_err err;
 
     json_decref(o);
     if (!text) tt_mem_out(256);
-    (void)tt_wire_send(w, to, text, strlen(text)); /* who is gone is missed by its silence */
+    err = tt_wire_send(w, to, text, strlen(text));
     free(text);
+    return !err;
 }
 
 json_t *tt_hear(tt_wire *w, uint32_t *from, const char **word)
@@ -69,7 +86,7 @@ json_t *tt_hear(tt_wire *w, uint32_t *from, const char **word)
     tt_letter l;
 
     while (tt_wire_take(w, &l)) {
-        json_t *o = json_loadb(l.data, l.size, JSON_REJECT_DUPLICATES, NULL);
+        json_t *o = json_loadb(l.data, l.size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
         if ((*word = json_string_value(json_object_get(o, "say")))) {
             *from = l.from;
             return o;
@@ -79,16 +96,71 @@ json_t *tt_hear(tt_wire *w, uint32_t *from, const char **word)
     return NULL;
 }
 
-static const char *text_of(const json_t *o, const char *key)
+json_t *tt_json_text(const char *text)
+{
+    size_t size = strlen(text), width;
+    tt_str fit = {0};
+    json_t *o;
+
+    for (size_t i = 0; i < size; i += width ? width : 1) {
+        width = tt_utf8_size(text + i, size - i);
+        tt_str_put(&fit, width ? text + i : "?", width ? width : 1);
+    }
+    o = json_stringn(fit.data ? fit.data : "", fit.size);
+    tt_str_free(&fit);
+    return o;
+}
+
+json_t *tt_json_bytes(const void *data, size_t size)
+{
+    const unsigned char *from = data;
+    char *wide = malloc(2 * size + 1);
+    json_t *o;
+    size_t n = 0;
+
+    if (!wide) tt_mem_out(2 * size + 1);
+    for (size_t i = 0; i < size; i++) {
+        if (from[i] >= 128) wide[n++] = (char)(0xc0 | from[i] >> 6);
+        wide[n++] = (char)(from[i] < 128 ? from[i] : 0x80 | (from[i] & 63));
+    }
+    o = json_stringn(wide, n);
+    free(wide);
+    return o;
+}
+
+const char *tt_text_of(const json_t *o, const char *key)
 {
     const char *text = json_string_value(json_object_get(o, key));
     return text ? text : "";
 }
 
-static int number_of(const json_t *o, const char *key)
+void tt_bytes_of(const json_t *o, const char *key, tt_str *out)
+{
+    const json_t *text = json_object_get(o, key);
+    const char *wide = json_string_value(text);
+    size_t size = json_string_length(text), width;
+
+    for (size_t i = 0; i < size; i += width) { /* it is UTF-8, or JSON would not have taken it */
+        unsigned char first = (unsigned char)wide[i];
+        width = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+        char c = width == 1     ? wide[i]
+                 : first < 0xc4 ? (char)(first << 6 | (wide[i + 1] & 63))
+                                : '?';
+        tt_str_put(out, &c, 1);
+    }
+}
+
+int tt_number_of(const json_t *o, const char *key)
 {
     json_int_t n = json_integer_value(json_object_get(o, key));
     return n < INT32_MIN || n > INT32_MAX ? 0 : (int)n;
+}
+
+int tt_code_of(const json_t *o)
+{
+    const json_t *code = json_object_get(o, "code");
+    json_int_t n = json_is_integer(code) ? json_integer_value(code) : 255;
+    return n < 0 || n > 255 ? 255 : (int)n;
 }
 
 static void *grown(void *p, size_t bytes)
@@ -119,6 +191,10 @@ tt_err tt_hub_open(const tt_hub_opts *o, tt_hub **out)
 
     *out = NULL;
     if (!h || !(h->world = strdup(o->world))) tt_mem_out(sizeof *h);
+    /* An agent that has outlived another hub may still speak of that one's errands. */
+    if (getrandom(&h->last_id, sizeof h->last_id, 0) < 0) h->last_id = getpid();
+    h->last_id &= 0x3fffffff;
+    h->null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (snprintf(near, sizeof near, "ipc://%s/hub", o->folder) >= 100)
         err = tt_fail(TT_EENV, "%s/hub: too long for the name of a socket: set TMPDIR", o->folder);
     else
@@ -156,6 +232,7 @@ int tt_hub_poll(const tt_hub *h, struct pollfd *p, int room)
 {
     int n = 0;
 
+    if (h->more && n < room) p[n++] = (struct pollfd){.fd = h->null, .events = POLLIN};
     if (n < room) p[n++] = (struct pollfd){.fd = tt_wire_fd(h->near), .events = POLLIN};
     if (h->far && n < room) p[n++] = (struct pollfd){.fd = tt_wire_fd(h->far), .events = POLLIN};
     for (int i = 0; i < h->errands && n < room; i++)
@@ -163,62 +240,10 @@ int tt_hub_poll(const tt_hub *h, struct pollfd *p, int room)
     return n;
 }
 
-/* ---- agents ---- */
-
-static agent *find_agent(const tt_hub *h, const char *host)
-{
-    for (int i = 0; i < h->agents; i++)
-        if (!strcmp(h->agent[i].host, host)) return &h->agent[i];
-    return NULL;
-}
-
-bool tt_hub_has(const tt_hub *h, const char *host)
-{
-    return find_agent(h, host) != NULL;
-}
-
-int tt_hub_count(const tt_hub *h)
-{
-    return h->agents;
-}
-
-static void greet(tt_hub *h, uint32_t from, const json_t *o)
-{
-    const char *host = text_of(o, "host"), *world = text_of(o, "world");
-    char why[512];
-    agent *a = NULL;
-
-    for (int i = 0; i < h->agents && !a; i++)
-        if (h->agent[i].peer == from) a = &h->agent[i];
-    if (a) {
-        a->heard = tt_clock_s();
-        return;
-    }
-    *why = 0;
-    if (number_of(o, "protocol") != TT_HUB_PROTOCOL)
-        snprintf(why, sizeof why, "it speaks protocol %d, this one %d: use one version of tutti",
-                 TT_HUB_PROTOCOL, number_of(o, "protocol"));
-    else if (strcmp(world, h->world))
-        snprintf(why, sizeof why, "it makes %.200s, this one wants %.200s", h->world, world);
-    else if (!*host || strlen(host) >= sizeof a->host)
-        snprintf(why, sizeof why, "this one does not say what host it is");
-    if (*why) {
-        tt_say(h->far, from, json_pack("{s:s, s:s}", "say", "no", "why", why));
-        return;
-    }
-    h->agent = grown(h->agent, (size_t)(h->agents + 1) * sizeof *h->agent);
-    a = &h->agent[h->agents++];
-    *a = (agent){.peer = from, .heard = tt_clock_s()};
-    snprintf(a->host, sizeof a->host, "%s", host);
-    tt_say(h->far, from, json_pack("{s:s}", "say", "alive"));
-}
-
 /* ---- errands ---- */
 
-static errand *find_errand(tt_hub *h, const json_t *o)
+static errand *find_errand(tt_hub *h, int id)
 {
-    int id = number_of(o, "id");
-
     for (int i = 0; i < h->errands; i++)
         if (h->errand[i].id == id) return &h->errand[i];
     return NULL;
@@ -226,120 +251,295 @@ static errand *find_errand(tt_hub *h, const json_t *o)
 
 static void forget_errand(tt_hub *h, errand *e)
 {
-    close(e->pidfd);
+    if (e->pidfd >= 0) close(e->pidfd);
     *e = h->errand[--h->errands];
+}
+
+/* One that does not read what was printed may lose some of it, but never the end. */
+static void end_errand(tt_hub *h, errand *e, int code)
+{
+    e->code = code;
+    if (tt_say(h->near, e->rsh, json_pack("{s:s, s:i}", "say", "ended", "code", code)))
+        forget_errand(h, e);
+}
+
+static void say_why(tt_hub *h, uint32_t rsh, const char *host, const char *why)
+{
+    tt_str text = {0};
+
+    tt_str_add(&text, "tutti: host %.255s: %s\n", host, why);
+    tt_say(h->near, rsh,
+           json_pack("{s:s, s:o}", "say", "said", "text", tt_json_bytes(text.data, text.size)));
+    tt_str_free(&text);
 }
 
 static void refuse(tt_hub *h, uint32_t rsh, const char *host, const char *why)
 {
-    char text[512];
-
-    snprintf(text, sizeof text, "tutti: host %s: %s\n", host, why);
-    tt_say(h->near, rsh, json_pack("{s:s, s:s}", "say", "said", "text", text));
+    say_why(h, rsh, host, why);
     tt_say(h->near, rsh, json_pack("{s:s, s:i}", "say", "ended", "code", 255));
+}
+
+/* The newest first: one that was started again may have left its name behind. */
+static const agent *send_run(tt_hub *h, const char *host, int id, const json_t *o, bool *known)
+{
+    *known = false;
+    for (int i = h->agents; i-- > 0;) {
+        const agent *a = &h->agent[i];
+        if (strcmp(a->host, host)) continue;
+        *known = true;
+        if (tt_say(h->far, a->peer,
+                   json_pack("{s:s, s:i, s:O, s:O}", "say", "run", "id", id, "command",
+                             json_object_get(o, "command"), "mark", json_object_get(o, "mark"))))
+            return a;
+    }
+    return NULL;
 }
 
 static void start_errand(tt_hub *h, uint32_t rsh, const json_t *o)
 {
-    const char *host = text_of(o, "host");
-    const agent *a = find_agent(h, host);
-    int pid = number_of(o, "pid"), pidfd;
+    const char *host = tt_text_of(o, "host");
+    int pid = tt_number_of(o, "pid"), pidfd = -1;
+    const agent *a;
+    bool known;
 
-    if (!a) {
-        refuse(h, rsh, host, "no agent waits there");
+    if (pid > 0 && (pidfd = (int)syscall(SYS_pidfd_open, pid, 0)) < 0 && errno == ESRCH)
+        return; /* gone already */
+    if (pid <= 0 || !json_is_string(json_object_get(o, "command")) ||
+        !json_is_string(json_object_get(o, "mark"))) {
+        refuse(h, rsh, host, "this is no command");
+    } else if (!(a = send_run(h, host, h->last_id + 1, o, &known))) {
+        refuse(h, rsh, host, known ? "its agent is gone" : "no agent waits there");
+    } else {
+        h->errand = grown(h->errand, (size_t)(h->errands + 1) * sizeof *h->errand);
+        h->errand[h->errands++] = (errand){.id = ++h->last_id,
+                                           .agent = a->id,
+                                           .rsh = rsh,
+                                           .pid = pid,
+                                           .pidfd = pidfd,
+                                           .known = tt_clock_s(),
+                                           .code = -1};
         return;
     }
-    if (pid <= 0 || (pidfd = (int)syscall(SYS_pidfd_open, pid, 0)) < 0) return; /* gone already */
-    h->errand = grown(h->errand, (size_t)(h->errands + 1) * sizeof *h->errand);
-    h->errand[h->errands++] =
-        (errand){.id = ++h->last_id, .pidfd = pidfd, .rsh = rsh, .agent = a->peer};
-    tt_say(h->far, a->peer,
-           json_pack("{s:s, s:i, s:s, s:s}", "say", "run", "id", h->last_id, "command",
-                     text_of(o, "command"), "mark", text_of(o, "mark")));
+    if (pidfd >= 0) close(pidfd);
+}
+
+static bool is_over(const errand *e)
+{
+    struct pollfd p = {.fd = e->pidfd, .events = POLLIN};
+
+    return e->pidfd >= 0 ? poll(&p, 1, 0) > 0 : kill(e->pid, 0) && errno == ESRCH;
+}
+
+/* ---- agents ---- */
+
+static agent *agent_of_peer(const tt_hub *h, uint32_t peer)
+{
+    for (int i = 0; i < h->agents; i++)
+        if (h->agent[i].peer == peer || h->agent[i].before == peer) return &h->agent[i];
+    return NULL;
+}
+
+static agent *agent_of_id(const tt_hub *h, int id)
+{
+    for (int i = 0; i < h->agents; i++)
+        if (h->agent[i].id == id) return &h->agent[i];
+    return NULL;
+}
+
+static agent *agent_of_name(const tt_hub *h, const char *name)
+{
+    for (int i = 0; i < h->agents; i++)
+        if (!strcmp(h->agent[i].name, name)) return &h->agent[i];
+    return NULL;
+}
+
+int tt_hub_count(const tt_hub *h)
+{
+    return h->agents;
+}
+
+bool tt_hub_has(const tt_hub *h, const char *host)
+{
+    for (int i = 0; i < h->agents; i++)
+        if (!strcmp(h->agent[i].host, host)) return true;
+    return false;
+}
+
+static void say_stop(tt_hub *h, const agent *a, int id)
+{
+    tt_say(h->far, a->peer, json_pack("{s:s, s:i}", "say", "stop", "id", id));
 }
 
 static void stop_errand(tt_hub *h, errand *e)
 {
-    tt_say(h->far, e->agent, json_pack("{s:s, s:i}", "say", "stop", "id", e->id));
+    const agent *a = agent_of_id(h, e->agent);
+
+    if (a && e->code < 0) say_stop(h, a, e->id);
     forget_errand(h, e);
 }
 
-static void lose_agent(tt_hub *h, int which)
+/* Compares what an agent says it runs with what we wait for. */
+static void compare_running(tt_hub *h, agent *a, const json_t *running)
 {
-    const agent *a = &h->agent[which];
+    double now = tt_clock_s();
+    size_t count = json_array_size(running);
+
+    for (size_t i = 0; i < count && i < TT_COMMANDS; i++) {
+        const json_t *id = json_array_get(running, i);
+        json_int_t n = json_is_integer(id) ? json_integer_value(id) : 0;
+        errand *e = n > 0 && n <= INT32_MAX ? find_errand(h, (int)n) : NULL;
+        if (e && e->agent == a->id)
+            e->known = now;
+        else if (n > 0 && n <= INT32_MAX)
+            say_stop(h, a, (int)n);
+    }
+    for (int i = h->errands; i-- > 0;) {
+        errand *e = &h->errand[i];
+        if (e->agent != a->id || e->code >= 0 || now - e->known <= tt_silence_s) continue;
+        say_why(h, e->rsh, a->host, "its agent does not know of the command any more");
+        end_errand(h, e, 255);
+    }
+}
+
+static void find_fault(const tt_hub *h, const json_t *o, tt_str *why)
+{
+    const char *host = tt_text_of(o, "host"), *world = tt_text_of(o, "world");
+
+    if (tt_number_of(o, "protocol") != TT_HUB_PROTOCOL)
+        tt_str_add(why, "it speaks protocol %d, this one %d: use one version of tutti",
+                   TT_HUB_PROTOCOL, tt_number_of(o, "protocol"));
+    else if (strcmp(world, h->world))
+        tt_str_add(why, "it makes %.500s, this one wants %.500s", h->world, world);
+    else if (!*host || strlen(host) >= sizeof h->agent->host)
+        tt_str_add(why, "this one does not say what host it is");
+    else if (strlen(tt_text_of(o, "agent")) != TT_MARK - 1)
+        tt_str_add(why, "this one does not say who it is");
+}
+
+static void greet(tt_hub *h, uint32_t from, const json_t *o)
+{
+    agent *a = agent_of_peer(h, from);
+    tt_str why = {0};
+
+    if (!a) {
+        find_fault(h, o, &why);
+        if (why.size) {
+            tt_say(h->far, from,
+                   json_pack("{s:s, s:o}", "say", "no", "why", tt_json_text(why.data)));
+            tt_str_free(&why);
+            return;
+        }
+        if ((a = agent_of_name(h, tt_text_of(o, "agent")))) {
+            a->before = a->peer;
+            a->peer = from;
+        } else {
+            h->agent = grown(h->agent, (size_t)(h->agents + 1) * sizeof *h->agent);
+            a = &h->agent[h->agents++];
+            *a = (agent){.id = ++h->last_id, .peer = from, .before = from};
+            snprintf(a->name, sizeof a->name, "%s", tt_text_of(o, "agent"));
+            snprintf(a->host, sizeof a->host, "%s", tt_text_of(o, "host"));
+        }
+        tt_say(h->far, from, json_pack("{s:s}", "say", "alive"));
+    }
+    a->heard = tt_clock_s();
+    compare_running(h, a, json_object_get(o, "running"));
+}
+
+static void lose_agent(tt_hub *h, agent *a)
+{
+    char shown[96];
 
     for (int i = h->errands; i-- > 0;) {
         errand *e = &h->errand[i];
-        if (e->agent != a->peer) continue;
-        refuse(h, e->rsh, a->host, "its agent is gone");
-        forget_errand(h, e);
+        if (e->agent != a->id || e->code >= 0) continue;
+        say_why(h, e->rsh, a->host, "its agent is gone");
+        end_errand(h, e, 255);
     }
-    tt_warn("host %s: no word from its agent for %.0f s", a->host, SILENT_S);
-    h->agent[which] = h->agent[--h->agents];
+    tt_warn("host %s: no word from its agent for %.0f s",
+            tt_show_text(a->host, strlen(a->host), shown), tt_silence_s);
+    *a = h->agent[--h->agents];
 }
 
 /* ---- the turn ---- */
 
-static void hear_near(tt_hub *h)
+static bool hear_near(tt_hub *h)
 {
     const char *word;
     uint32_t from;
-    json_t *o;
+    json_t *o = tt_hear(h->near, &from, &word);
 
-    while ((o = tt_hear(h->near, &from, &word))) {
-        if (!strcmp(word, "run")) start_errand(h, from, o);
-        json_decref(o);
-    }
+    if (o && !strcmp(word, "run")) start_errand(h, from, o);
+    json_decref(o);
+    return o != NULL;
 }
 
-static void hear_far(tt_hub *h)
+static bool hear_far(tt_hub *h)
 {
     const char *word;
     uint32_t from;
-    json_t *o;
+    json_t *o = h->far ? tt_hear(h->far, &from, &word) : NULL;
+    agent *a = o ? agent_of_peer(h, from) : NULL;
+    errand *e = a ? find_errand(h, tt_number_of(o, "id")) : NULL;
 
-    while ((o = tt_hear(h->far, &from, &word))) {
-        errand *e = find_errand(h, o);
-        if (!strcmp(word, "here")) {
-            greet(h, from, o);
-        } else if (e && e->agent == from && !strcmp(word, "said")) {
-            tt_say(h->near, e->rsh, json_incref(o));
-        } else if (e && e->agent == from && !strcmp(word, "ended")) {
-            tt_say(h->near, e->rsh, json_incref(o));
-            forget_errand(h, e);
-        }
-        json_decref(o);
-    }
+    if (!o) return false;
+    if (a) a->heard = tt_clock_s();
+    if (e && (e->agent != a->id || e->code >= 0)) e = NULL;
+    if (!strcmp(word, "here"))
+        greet(h, from, o);
+    else if (e && !strcmp(word, "said"))
+        tt_say(h->near, e->rsh, json_incref(o));
+    else if (e && !strcmp(word, "ended"))
+        end_errand(h, e, tt_code_of(o));
+    json_decref(o);
+    return true;
+}
+
+/* In turns, so that one who says a lot is in nobody's way; and not for ever. The last thing done to
+ * either wire is to find nothing in it, as poll() needs it. */
+static void hear_all(tt_hub *h)
+{
+    double until = tt_clock_s() + TURN_S;
+    bool near, far;
+
+    do {
+        near = hear_near(h);
+        far = hear_far(h);
+        h->more = near || far;
+    } while (h->more && tt_clock_s() < until);
 }
 
 void tt_hub_turn(tt_hub *h)
 {
     double now = tt_clock_s();
 
-    hear_near(h);
-    if (!h->far) return;
-    hear_far(h);
     for (int i = h->errands; i-- > 0;) {
-        struct pollfd p = {.fd = h->errand[i].pidfd, .events = POLLIN};
-        if (poll(&p, 1, 0) > 0) stop_errand(h, &h->errand[i]);
+        errand *e = &h->errand[i];
+        if (is_over(e))
+            stop_errand(h, e);
+        else if (e->code >= 0)
+            end_errand(h, e, e->code);
     }
+    if (now - h->told >= ALIVE_S) {
+        h->told = now;
+        for (int i = 0; i < h->agents; i++)
+            tt_say(h->far, h->agent[i].peer, json_pack("{s:s}", "say", "alive"));
+    }
+    hear_all(h);
+    if (h->more) return; /* a sign of life may be in what was not heard yet */
     for (int i = h->agents; i-- > 0;)
-        if (now - h->agent[i].heard > SILENT_S) lose_agent(h, i);
-    if (now - h->told < ALIVE_S) return;
-    h->told = now;
-    for (int i = 0; i < h->agents; i++)
-        tt_say(h->far, h->agent[i].peer, json_pack("{s:s}", "say", "alive"));
+        if (now - h->agent[i].heard > tt_silence_s) lose_agent(h, &h->agent[i]);
 }
 
 void tt_hub_close(tt_hub *h, int code)
 {
     if (!h) return;
-    if (h->far) hear_far(h); /* who came last is told too */
+    if (h->near) hear_all(h); /* who came last is told too */
     for (int i = 0; i < h->agents; i++)
         tt_say(h->far, h->agent[i].peer, json_pack("{s:s, s:i}", "say", "bye", "code", code));
     while (h->errands) forget_errand(h, h->errand);
     tt_wire_close(h->near, 0);
     tt_wire_close(h->far, 1);
+    if (h->null >= 0) close(h->null);
     free(h->agent);
     free(h->errand);
     free(h->world);
@@ -358,18 +558,46 @@ static int skip_options(int argc, const char **argv)
     return i;
 }
 
+static void say_run(tt_wire *w, const char *host, int argc, const char **argv)
+{
+    const char *mark = getenv("TUTTI_WORLD");
+    tt_str command = {0};
+
+    for (int i = 0; i < argc; i++) tt_str_add(&command, "%s%s", i ? " " : "", argv[i]);
+    tt_say(w, 0,
+           json_pack("{s:s, s:o, s:o, s:o, s:i}", "say", "run", "host", tt_json_text(host),
+                     "command", tt_json_bytes(command.data, command.size), "mark",
+                     tt_json_text(mark ? mark : ""), "pid", (int)getpid()));
+    tt_str_free(&command);
+}
+
+/* Does what has come; the exit code, -1 if the command has not ended. */
+static int hear_hub(tt_wire *w)
+{
+    const char *word;
+    uint32_t from;
+    int code = -1;
+    json_t *o;
+
+    while (code < 0 && (o = tt_hear(w, &from, &word))) {
+        tt_str text = {0};
+        if (!strcmp(word, "said")) tt_bytes_of(o, "text", &text);
+        if (!strcmp(word, "ended")) code = tt_code_of(o);
+        if (text.size) fwrite(text.data, 1, text.size, stderr);
+        tt_str_free(&text);
+        json_decref(o);
+    }
+    return code;
+}
+
 int tt_rsh_run(int argc, const char **argv)
 {
     static const double PATIENCE_S = 30;
     int host = skip_options(argc, argv), code = -1;
-    const char *mark = getenv("TUTTI_WORLD"), *word;
     double since = tt_clock_s();
-    tt_str command = {0};
+    bool lost, gone;
     char address[256];
     tt_wire *w = NULL;
-    uint32_t from;
-    bool heard = false;
-    json_t *o;
 
     snprintf(address, sizeof address, "ipc://%s", argc ? argv[0] : "");
     if (host + 1 >= argc) tt_fail(TT_EINVAL, "needs SOCKET HOST COMMAND");
@@ -377,28 +605,18 @@ int tt_rsh_run(int argc, const char **argv)
         fprintf(stderr, "tutti rsh: %s\n", tt_message());
         return 255;
     }
-    for (int i = host + 1; i < argc; i++)
-        tt_str_add(&command, "%s%s", i > host + 1 ? " " : "", argv[i]);
-    tt_say(w, 0,
-           json_pack("{s:s, s:s, s:s, s:s, s:i}", "say", "run", "host", argv[host], "command",
-                     command.data, "mark", mark ? mark : "", "pid", (int)getpid()));
+    say_run(w, argv[host], argc - host - 1, argv + host + 1);
     while (code < 0) {
         struct pollfd p = {.fd = tt_wire_fd(w), .events = POLLIN};
-        poll(&p, 1, 100);
-        while (code < 0 && (o = tt_hear(w, &from, &word))) {
-            heard = true;
-            if (!strcmp(word, "said")) fputs(text_of(o, "text"), stderr);
-            if (!strcmp(word, "ended")) code = number_of(o, "code") & 255;
-            json_decref(o);
-        }
-        /* Once connected, an end of the connection is the supervisor's: then the launcher and we
-         * are ended by its keeper. */
-        if (code < 0 && !heard && *tt_wire_trouble(w) && tt_clock_s() - since > PATIENCE_S) {
-            fprintf(stderr, "tutti rsh: %s: %s\n", address, tt_wire_trouble(w));
+        lost = tt_wire_lost(w);
+        gone = lost || (*tt_wire_trouble(w) && tt_clock_s() - since > PATIENCE_S);
+        if ((code = hear_hub(w)) < 0 && gone) {
+            fprintf(stderr, "tutti rsh: %s: %s\n", address,
+                    lost ? "the supervisor is gone" : tt_wire_trouble(w));
             code = 255;
         }
+        if (code < 0) poll(&p, 1, 100);
     }
     tt_wire_close(w, 0);
-    tt_str_free(&command);
     return code;
 }

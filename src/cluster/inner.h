@@ -49,10 +49,22 @@ tt_err tt_launch_start_by(tt_mpi mpi, const tt_launch_opts *o, tt_launch *out);
 
 /* ---- hub and agents: see hub.c ---- */
 
-enum { TT_HUB_PROTOCOL = 1 };
-void tt_say(tt_wire *w, uint32_t to, json_t *o); /* takes the reference */
+enum { TT_HUB_PROTOCOL = 1, TT_COMMANDS = 64 /* at once, of one agent */ };
+/* So long without a word, hub and agent take each other for gone. Tests make it shorter. */
+extern double tt_silence_s;
+/* Takes the reference. False: it was not queued. */
+bool tt_say(tt_wire *w, uint32_t to, json_t *o);
 /* The next letter that is an object with a `say`, which is *word; NULL: none. To be released. */
 json_t *tt_hear(tt_wire *w, uint32_t *from, const char **word);
+/* What goes into a letter. Text is for people and for names: what is not UTF-8 becomes '?'. Bytes
+ * come out as they went in. */
+json_t *tt_json_text(const char *text);
+json_t *tt_json_bytes(const void *data, size_t size);
+/* What is in one: "", 0 and 255 if there is no such thing. Bytes are added to `out`. */
+const char *tt_text_of(const json_t *o, const char *key);
+int tt_number_of(const json_t *o, const char *key);
+int tt_code_of(const json_t *o);
+void tt_bytes_of(const json_t *o, const char *key, tt_str *out);
 
 /* ---- the keeper: see keeper.c ---- */
 
@@ -63,6 +75,7 @@ typedef struct tt_keeper {
     const char *const *argv, *const *env; /* of the launcher; env is all of it */
     const char *mark;
     const char *folder, *shm; /* to remove in the end; shm may be NULL */
+    bool far;                 /* other hosts take part: the launcher has to clear up there, too */
     int lock;                 /* held as long as the keeper lives                            */
     int control;              /* bytes from the supervisor, each a signal for the launcher; its
                                * end, or that of the supervisor, ends the world              */

@@ -7,6 +7,9 @@
  * (2) It ends when the launcher does, when it is told to, and when the supervisor is gone, however
  *     that went: then its end of the control socket is closed by the kernel. (A parent-death signal
  *     would follow the thread that forked, which may end before its process does.)
+ * (3) SIGTERM is not for keeper and launcher. A batch system sends it to every process of a job it
+ *     ends, and waits a while: supervisor and ranks use that to save, but a launcher that hears it
+ *     kills the ranks.
  *
  * Neither process group nor session holds a world together: Open MPI gives each rank a group of its
  * own, Hydra each proxy and rank a session. So a world is known by a mark in its environment, which
@@ -37,8 +40,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const double GRACE_S = 2, SWEEP_S = 10;
-const double TT_KEEPER_S = 2 + 2 * 10 + 3;
+static const double GRACE_S = 2, FAR_GRACE_S = 4, SWEEP_S = 10;
+const double TT_KEEPER_S = 4 + 2 * 10 + 3;
 enum { LOOK_MS = 20, CHUNK = 16 << 10 };
 
 static void sleep_ms(int ms)
@@ -138,7 +141,7 @@ static void use_streams(int in, int out, int err)
 _Noreturn static void become_launcher(const tt_keeper *k, int null, pid_t keeper)
 {
     int status = k->status, why;
-    sigset_t none;
+    sigset_t deaf;
 
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a keeper that is killed takes it along */
@@ -146,8 +149,9 @@ _Noreturn static void become_launcher(const tt_keeper *k, int null, pid_t keeper
     use_streams(null, k->out, k->err);
     keep_only((int *[]){&status}, 1);
     for (int s = 1; s < NSIG; s++) signal(s, SIG_DFL); /* what is ignored would stay so */
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    sigemptyset(&deaf);
+    sigaddset(&deaf, SIGTERM); /* keeps (3) */
+    sigprocmask(SIG_SETMASK, &deaf, NULL);
     execvpe(k->argv[0], (char *const *)k->argv, (char *const *)k->env);
     why = errno;
     if (write(status, &why, sizeof why) < 0) _exit(126);
@@ -205,11 +209,12 @@ static bool is_late(life *l)
 {
     if (!l->ending) return false;
     if (!l->until) {
-        l->until = tt_clock_s() + GRACE_S;
-        kill(l->launcher, SIGTERM);
+        l->until = tt_clock_s() + (l->k->far ? FAR_GRACE_S : GRACE_S);
+        kill(l->launcher, SIGINT);
         kill(l->launcher, SIGCONT); /* one that is stopped would not hear */
     }
-    return tt_clock_s() > l->until || !tt_mark_signal(l->k->mark, 0, l->launcher);
+    if (tt_clock_s() > l->until) return true;
+    return !l->k->far && !tt_mark_signal(l->k->mark, 0, l->launcher);
 }
 
 static void watch(life *l)
@@ -233,7 +238,6 @@ static int open_signals(void)
     sigprocmask(SIG_SETMASK, &all, NULL);
     sigemptyset(&some);
     sigaddset(&some, SIGCHLD);
-    sigaddset(&some, SIGTERM);
     sigaddset(&some, SIGINT);
     sigaddset(&some, SIGHUP);
     return signalfd(-1, &some, SFD_CLOEXEC | SFD_NONBLOCK);

@@ -330,7 +330,9 @@ static void find_own_address(const tt_hosts *h, char out[INET6_ADDRSTRLEN])
 
 /* ---- the two dialects ---- */
 
-/* Open MPI. TMPDIR: where mpirun has its files; on other hosts it has those of the host. */
+/* Open MPI. TMPDIR: where mpirun has its files; on other hosts it has those of the host. But srun
+ * takes TMPDIR along, and Slurm makes such a folder on each of them and leaves it: there mpirun has
+ * its files where it would have them by itself. */
 static tt_err say_openmpi(plan *p, bool alone)
 {
     static const char no_allocation[] = "^slurm,gridengine,tm,lsf,alps";
@@ -342,7 +344,7 @@ static tt_err say_openmpi(plan *p, bool alone)
         want_env(p, "OMPI_ALLOW_RUN_AS_ROOT", "1");
         want_env(p, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     }
-    put_env(p, "TMPDIR", p->folder);
+    if (alone || p->rsh || !getenv("SLURM_JOB_ID")) put_env(p, "TMPDIR", p->folder);
     if (!is_set(p, "OMPI_MCA_hwloc_base_binding_policy")) say2(p, "--bind-to", "none");
     want_mca(p, "pml", "ob1");
     want_mca(p, "btl", alone ? "vader,self" : "vader,tcp,self");
@@ -371,6 +373,14 @@ static tt_err say_openmpi(plan *p, bool alone)
     if (getcwd(cwd, sizeof cwd)) say2(p, "--wdir", cwd);
     for (const char *const *e = p->o->env; e && *e; e++)
         say2(p, "-x", tt_arena_printf(p->arena, "%.*s", (int)strcspn(*e, "="), *e));
+    /* What a user says by the environment counts on all hosts; a job may name files by it. */
+    for (char **e = environ; *e; e++) {
+        const char *name = tt_arena_printf(p->arena, "%.*s", (int)strcspn(*e, "="), *e);
+        bool again = !strcmp(name, "TUTTI_WORLD") || !strcmp(name, "TUTTI_RSH") ||
+                     !strcmp(name, "TUTTI_MPIRUN");
+        for (const char *const *o = p->o->env; o && *o && !again; o++) again = sets(*o, name);
+        if (!strncmp(name, "TUTTI_", 6) && !again) say2(p, "-x", name);
+    }
     if (p->mark) say2(p, "-x", "TUTTI_WORLD");
     return TT_OK;
 }
@@ -480,6 +490,7 @@ typedef struct start {
     tt_launch_line line;
     const char *folder, *shm;
     char mark[TT_MARK];
+    bool far;                                  /* on several hosts */
     bool made;                                 /* the folders */
     int lock;                                  /* all descriptors: -1 if not open */
     int control[2], out[2], err[2], status[2]; /* 0 is ours, or to read */
@@ -596,6 +607,7 @@ static tt_err fork_keeper(start *s)
                    .mark = s->mark,
                    .folder = s->folder,
                    .shm = s->shm,
+                   .far = s->far,
                    .lock = s->lock,
                    .control = s->control[1],
                    .out = s->out[1],
@@ -639,6 +651,7 @@ static void undo(start *s)
 tt_err tt_launch_start_by(tt_mpi mpi, const tt_launch_opts *o, tt_launch *out)
 {
     start s = {.arena = tt_arena_open(16 << 10),
+               .far = !is_alone(o->hosts),
                .lock = -1,
                .control = {-1, -1},
                .out = {-1, -1},

@@ -34,6 +34,7 @@ typedef struct tt_world {
     double timeout_s;      /* how long anybody is waited for; may be set           */
     int spins;             /* looks at a flag before others may run; 0 where there are more
                             * threads than CPUs; may be set                        */
+    int end_code;          /* the exit code if MPI hangs while it is left; may be set */
     bool threads;          /* ranks are threads of this process                    */
     struct tt_carrier *carrier;
 } tt_world;
@@ -44,6 +45,10 @@ typedef struct tt_started {
     int rank, size; /* -1: not told */
 } tt_started;
 tt_started tt_world_started(void);
+/* Was this started by srun, as one task of a step or as the only one? The shell of an interactive
+ * salloc runs in a step too, and a batch script may have inherited the words of one: these are in
+ * an allocation, not in a step. */
+bool tt_slurm_step(void);
 
 const char *tt_mpi_name(void); /* the one this program is built for: "Open MPI 4.1.4" */
 

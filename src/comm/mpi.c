@@ -75,11 +75,12 @@ static tt_err mpi_test(tt_world *w, uint64_t *handle, bool *done)
 
 enum { FINALIZE_S = 3 };
 static bool finalize; /* MPI was begun by us */
+static volatile sig_atomic_t end_code;
 
 static void end_here(int sig)
 {
     (void)sig;
-    _exit(0);
+    _exit(end_code);
 }
 
 static void mpi_leave(tt_world *w, int failed)
@@ -91,6 +92,7 @@ static void mpi_leave(tt_world *w, int failed)
     }
     /* Who waits in MPI_Finalize for somebody who never comes has no deadline. */
     if (tt_group_barrier(tt_world_all(w))) mpi_leave(w, 4);
+    end_code = w->end_code;
     tt_world_drop(w);
     /* All are here and have nothing left to say; but MPICH 4.0 hangs now and then in MPI_Finalize
      * between hosts. Then the process ends all the same. */
@@ -121,6 +123,23 @@ const char *tt_mpi_name(void)
     return name;
 }
 
+/* Without these words of srun's each rank would be alone, or MPI end the process with half a page
+ * of advice on how to build Slurm. */
+static tt_err check_srun(const tt_started *by)
+{
+#ifdef TT_MPICH
+    static const char sign[] = "PMI_FD", option[] = "pmi2";
+#else
+    static const char sign[] = "PMIX_NAMESPACE", option[] = "pmix";
+#endif
+    if (strcmp(by->by, "srun") || by->size < 2 || getenv(sign)) return TT_OK;
+    return tt_fail(TT_EENV,
+                   "srun started this as one of %d ranks, but did not tell %s how to find the "
+                   "others: say srun --mpi=%s (if srun --mpi=list has it); or leave srun out, for "
+                   "'tutti train' starts the ranks of an allocation by itself",
+                   by->size, tt_mpi_name(), option);
+}
+
 tt_err tt_mpi_join(const tt_started *by, tt_world **out)
 {
     static const tt_carrier_calls calls = {mpi_send, mpi_recv, mpi_test, mpi_leave};
@@ -131,6 +150,7 @@ tt_err tt_mpi_join(const tt_started *by, tt_world **out)
 
     *out = NULL;
     MPI_Initialized(&begun); /* by a program that uses MPI itself: then it ends it, too */
+    if (!begun && (err = check_srun(by))) return err;
     if (!begun && (code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &given)))
         return tt_fail(TT_EENV, "MPI does not start (code %d)", code);
     finalize = !begun;

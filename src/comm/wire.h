@@ -37,16 +37,16 @@ const char *tt_wire_version(void); /* of ZeroMQ */
 
 typedef struct tt_wire tt_wire;
 
-/* Serves: others reach us here, at an address of ours ("tcp://10.0.0.1:2222") or at all of them (a
- * star in its place). Port 0 is a free one. `key` may be NULL for ipc alone. TT_EENV: the address
- * is taken or none of ours. */
+/* Serves: others reach us here, at an address or name of ours ("tcp://10.0.0.1:2222") or at all of
+ * them (a star in its place). Port 0 is a free one. `key` may be NULL for ipc alone. TT_EENV: the
+ * address is taken or none of ours. Looks up a host's name, which may take a while. */
 tt_err tt_wire_serve(const char *address, const tt_cluster_key *key, tt_wire **out);
 const char *tt_wire_address(const tt_wire *w); /* as it is reached; a free port has its number */
 /* Reaches one who serves, now or later: who is not there yet is tried again and again. */
 tt_err tt_wire_reach(const char *address, const tt_cluster_key *key, tt_wire **out);
 
-/* Readable in poll() when something may have come. It tells of changes alone: take until there is
- * nothing more before polling it. */
+/* Readable in poll() when something may have come. It tells of changes alone, and sending may use
+ * them up: the last thing to do before polling it is to take until there is nothing more. */
 int tt_wire_fd(const tt_wire *w);
 
 /* One message, if there is one. `from` is its sender's number, for the answer (0: who serves); a
@@ -59,13 +59,15 @@ typedef struct tt_letter {
 } tt_letter;
 bool tt_wire_take(tt_wire *w, tt_letter *out);
 
-/* Queues one. TT_EPEER: nobody of that number is there any more, or so much is queued for it
- * already that it does not listen. */
+/* Queues one of up to 64 MB. TT_EPEER: nobody of that number is there any more, or so much is
+ * queued for it already that it does not listen. */
 tt_err tt_wire_send(tt_wire *w, uint32_t to, const void *data, size_t size);
 
 /* Why nothing comes from the one we try to reach, as the clause of a sentence: "nobody listens
- * there", "it does not take our key", "" if we are connected. */
+ * there", "it does not take our key", "what listens there is none of ours"; "" if we are connected.
+ */
 const char *tt_wire_trouble(tt_wire *w);
+bool tt_wire_lost(tt_wire *w); /* we were connected, and are not now */
 
 /* What is queued has up to `linger_s` to go out. Accepts NULL. */
 void tt_wire_close(tt_wire *w, double linger_s);

@@ -113,6 +113,14 @@ static int number_of(const char *name)
     return text && tt_parse_int(text, &n) && n >= 0 && n < 1 << 24 ? (int)n : -1;
 }
 
+bool tt_slurm_step(void)
+{
+    const char *step = getenv("SLURM_STEP_TASKS_PER_NODE"), *all = getenv("SLURM_TASKS_PER_NODE");
+
+    /* srun sets both to the same; where they differ, the second speaks of the allocation. */
+    return getenv("SLURM_STEP_ID") && (!step || !all || !strcmp(step, all));
+}
+
 tt_started tt_world_started(void)
 {
     static const struct {
@@ -121,11 +129,14 @@ tt_started tt_world_started(void)
                  {"mpiexec (MPICH)", "PMI_RANK", "PMI_SIZE"},
                  {"srun", "SLURM_PROCID", "SLURM_NTASKS"}};
 
-    for (int i = 0; i < TT_COUNT(known); i++)
+    for (int i = 0; i < TT_COUNT(known); i++) {
+        if (!getenv(known[i].rank)) continue;
+        /* srun --mpi=pmi2 speaks as mpiexec does, but for this. */
+        if (i == 1 && getenv("PMI_JOBID") && tt_slurm_step()) continue;
         /* A batch script has SLURM_PROCID too; a step of one task is nobody's world. */
-        if (getenv(known[i].rank) &&
-            (i < 2 || (getenv("SLURM_STEP_ID") && number_of(known[i].size) > 1)))
-            return (tt_started){known[i].by, number_of(known[i].rank), number_of(known[i].size)};
+        if (i == 2 && !(tt_slurm_step() && number_of(known[i].size) > 1)) continue;
+        return (tt_started){known[i].by, number_of(known[i].rank), number_of(known[i].size)};
+    }
     return (tt_started){NULL, -1, -1};
 }
 
