@@ -6,6 +6,8 @@
 #ifndef TT_CLUSTER_H
 #define TT_CLUSTER_H
 
+#include <jansson.h>
+
 #include "base/base.h"
 
 /* ---- Hosts ---- */
@@ -92,6 +94,15 @@ void tt_hub_turn(tt_hub *h);
 /* Is there an agent that answers for this host? */
 bool tt_hub_has(const tt_hub *h, const char *host);
 int tt_hub_count(const tt_hub *h); /* agents in all */
+/* Letters that are not about agents and their commands: of workers (tt_pulse) and of other commands
+ * of ours. NULL: there is none; else `word` is its `say`, and the object is to be released. */
+typedef struct tt_hub_from {
+    uint32_t peer;
+    bool far;
+} tt_hub_from;
+json_t *tt_hub_next(tt_hub *h, tt_hub_from *from, const char **word);
+void tt_hub_say(tt_hub *h, tt_hub_from to, json_t *o); /* takes the reference */
+const char *tt_hub_address(const tt_hub *h);           /* for those on this host */
 /* Tells all agents the exit code; they end what they have started. Accepts NULL. */
 void tt_hub_close(tt_hub *h, int code);
 
