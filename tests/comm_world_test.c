@@ -1,5 +1,5 @@
 /* Worlds, groups, messages, flags and shared memory, on simulated ranks. The same file is a program
- * for real MPI: tests/mpi runs it with ranks as processes (COMM_WORLD_TEST_MPI). */
+ * for real MPI: tests/world/run starts it with ranks as processes (COMM_WORLD_TEST_MPI). */
 #include <unistd.h>
 
 #include "comm/comm.h"
@@ -157,12 +157,35 @@ static tt_err sums(tt_world *w, void *arg)
     return err;
 }
 
+/* Rank 1 sends too little, then too much. */
+static tt_err wrong_length(tt_world *w, void *arg)
+{
+    const tt_group *g = tt_world_all(w);
+    char data[24] = {0};
+    tt_op op;
+    (void)arg;
+
+    if (w->size == 1 || w->rank > 1) return TT_OK;
+    for (size_t bytes = 8; bytes <= 24; bytes += 16) {
+        if (w->rank) {
+            TRY(tt_send_start(g, 0, 3, data, bytes, &op));
+            TRY(tt_op_wait(&op));
+            continue;
+        }
+        TRY(tt_recv_start(g, 1, 3, data, 16, &op));
+        NEED(tt_op_wait(&op) == TT_EPEER && strstr(tt_message(), "from rank 1 ("));
+        NEED(bytes > 16 || strstr(tt_message(), "got 8 bytes, expected 16"));
+    }
+    return TT_OK;
+}
+
 #ifdef COMM_WORLD_TEST_MPI
 static const struct {
     const char *name;
     tt_sim_fn fn;
 } jobs[] = {{"small things", small_things}, {"messages in order", in_order}, {"groups", groups},
-            {"agreement", agreement},       {"shared memory", sharing},      {"sums", sums}};
+            {"agreement", agreement},       {"shared memory", sharing},      {"sums", sums},
+            {"wrong length", wrong_length}};
 
 int main(void)
 {
@@ -244,6 +267,7 @@ static tt_err deserted(tt_world *w, void *arg)
     int mine = 0, all[8];
     tt_err err;
 
+    w->timeout_s = 0.2;
     if (w->rank == *who) return TT_OK;
     err = tt_group_gather(tt_world_all(w), &mine, sizeof mine, all);
     NEED(err == TT_EPEER);
@@ -255,7 +279,7 @@ static tt_err deserted(tt_world *w, void *arg)
 
 TT_TEST(comm, who_is_missing_is_named_when_time_is_up)
 {
-    for (int who = 0; who < 4; who++) EXPECT_OK(tt_sim_run(4, NULL, 0.2, deserted, &who));
+    for (int who = 0; who < 4; who++) EXPECT_OK(tt_sim_run(4, NULL, 20, deserted, &who));
 }
 
 static tt_err silent_flag(tt_world *w, void *arg)
@@ -265,6 +289,7 @@ static tt_err silent_flag(tt_world *w, void *arg)
     (void)arg;
 
     TRY(tt_share_open(tt_world_all(w), 4096, &s));
+    w->timeout_s = 0.2;
     if (w->rank) err = tt_flag_wait(w, s.at[0], 1, 0);
     tt_share_close(&s);
     NEED(!w->rank || (err == TT_EPEER && strstr(tt_message(), "rank 0 (sim0)")));
@@ -273,24 +298,12 @@ static tt_err silent_flag(tt_world *w, void *arg)
 
 TT_TEST(comm, a_flag_nobody_sets_is_given_up)
 {
-    EXPECT_OK(tt_sim_run(3, NULL, 0.2, silent_flag, NULL));
-}
-
-static tt_err wrong_length(tt_world *w, void *arg)
-{
-    char data[16] = {0};
-    tt_op op;
-    (void)arg;
-
-    if (w->rank) return tt_send_start(tt_world_all(w), 0, 3, data, 8, &op);
-    TRY(tt_recv_start(tt_world_all(w), 1, 3, data, 16, &op));
-    NEED(tt_op_wait(&op) == TT_EPEER && strstr(tt_message(), "got 8 bytes, expected 16"));
-    return TT_OK;
+    EXPECT_OK(tt_sim_run(3, NULL, 20, silent_flag, NULL));
 }
 
 TT_TEST(comm, a_message_of_another_length_is_an_error)
 {
-    EXPECT_OK(tt_sim_run(2, NULL, 5, wrong_length, NULL));
+    on_all_sizes(wrong_length);
 }
 
 TT_TEST(comm, the_environment_tells_who_started_us)

@@ -1,79 +1,6 @@
 /* Many workers, one result: the same job on 1, 2, 3, 5 and 8 simulated ranks, on one host and on
  * several, with every way to aggregate. */
-#include "train_help.h"
-
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        tt_err e_ = (call);                                                                        \
-        if (e_) return e_;                                                                         \
-    } while (0)
-
-enum { STEPS = 64 };
-
-typedef struct together {
-    const char *text, *changes;
-    int threads;
-    tt_train_opts opts;
-    int64_t until; /* 0: to its end */
-    /* what came of it, by rank 0 */
-    int64_t steps;
-    double loss[STEPS];
-    tt_metrics val;
-    char sha[65];
-    int64_t ran_away[8]; /* of each rank: in which step */
-} together;
-
-static tt_err change(tt_tree *job, const char *changes)
-{
-    char copy[1024], *save, *s;
-
-    snprintf(copy, sizeof copy, "parallel.timeout=5;%s", changes);
-    for (s = strtok_r(copy, ";", &save); s; s = strtok_r(NULL, ";", &save))
-        if (*(s += strspn(s, " "))) TRY(tt_tree_set(job, s));
-    return TT_OK;
-}
-
-static tt_err train_rank(tt_world *w, void *arg)
-{
-    together *x = arg;
-    tt_train_opts o = x->opts;
-    tt_trainer *t = NULL;
-    tt_progress p = {0};
-    tt_err err;
-    int count;
-
-    TRY(tt_tree_parse("job", x->text, strlen(x->text), &o.job));
-    if ((err = change(o.job, x->changes))) goto out;
-    o.world = w;
-    o.threads = x->threads;
-    if ((err = tt_train_open(&o, &t))) goto out;
-    while (!p.end && (!x->until || p.step < x->until)) {
-        if ((err = tt_train_step(t, &p))) goto out;
-        if (!w->rank && p.step <= STEPS) x->loss[p.step - 1] = p.loss;
-    }
-    if (!w->rank) {
-        const tt_param *params = tt_model_params(tt_train_model(t), &count);
-        tt_params_sha(params, count, tt_train_params(t), x->sha);
-        x->steps = p.step;
-        x->val = p.val;
-    }
-    if (!o.no_files && !x->until) err = tt_train_finish(t, "done");
-out:
-    tt_train_close(t);
-    tt_tree_close(o.job);
-    return err;
-}
-
-static together run(int ranks, const int *hosts, int threads, const char *changes)
-{
-    together x = {
-        .text = job_text, .changes = changes, .threads = threads, .opts = {.no_files = true}};
-    EXPECT_OK(tt_sim_run(ranks, hosts, 30, train_rank, &x));
-    return x;
-}
-
-static const int two_hosts[] = {0, 0, 1, 1, 1, 0, 1, 0};
-static const int apart[] = {0, 1, 2, 3, 4, 5, 6, 7};
+#include "train_together.h"
 
 static void expect_near(const together *a, const together *b, double tolerance)
 {
@@ -81,6 +8,21 @@ static void expect_near(const together *a, const together *b, double tolerance)
     for (int i = 0; i < a->steps && i < STEPS; i++)
         if (!(fabs(a->loss[i] - b->loss[i]) <= tolerance * fabs(a->loss[i])))
             FAIL("step %d: loss %.9g and %.9g", i + 1, a->loss[i], b->loss[i]);
+}
+
+TT_TEST(world, data_in_common_changes_no_bit)
+{
+    together own = run(3, NULL, 1, ""), common = own;
+    char **names;
+    int count;
+
+    common.opts.share = "here";
+    EXPECT_OK(tt_sim_run(3, NULL, 30, train_rank, &common));
+    EXPECT_STR(own.sha, common.sha);
+    EXPECT_INT(own.steps, common.steps);
+    EXPECT_OK(tt_dir_list("here", &names, &count));
+    EXPECT_INT(2, count); /* the content and its lock: all ranks meant the same */
+    tt_dir_free(names, count);
 }
 
 /* ---- fast mode ---- */
@@ -235,6 +177,32 @@ TT_TEST(world, what_the_outer_optimiser_remembers_is_saved)
     EXPECT_STR(whole.sha, rest.sha);
 }
 
+TT_TEST(world, figures_of_workers_that_train_apart_are_of_all_of_them)
+{
+    /* At such a rate the weights stay, so losses are those of one worker, whoever made them. */
+    const char *still = "train.epochs=2; train.validate=never; train.optimizer={sgd: {lr: 1e-9}}; "
+                        "model.layers.1=relu; train.clip=null";
+    char changes[512];
+    together one = run(1, NULL, 1, still);
+
+    snprintf(changes, sizeof changes, "%s; parallel.aggregate=average; parallel.average={every: 5}",
+             still);
+    together x = run(3, two_hosts, 1, changes);
+    EXPECT_NEAR(2 * 168 - 3 * 20, x.samples, 1e-6);
+    EXPECT_NEAR(one.mean[0], x.mean[0], 1e-5 * one.mean[0]);
+    for (int r = 1; r < 3; r++) EXPECT(x.mean[r] == x.mean[0]);
+}
+
+TT_TEST(world, workers_that_train_apart_stop_early_together)
+{
+    together x = run(3, NULL, 1,
+                     "train.epochs=40; train.validate=2; parallel.aggregate=average; "
+                     "parallel.average={every: 2}; "
+                     "train.early_stop={metric: train.loss min, patience: 1}");
+    EXPECT(x.steps < 40 * 9);
+    for (int r = 1; r < 3; r++) EXPECT_INT(x.steps, x.ended[r]);
+}
+
 /* ---- compression ---- */
 
 TT_TEST(world, compressed_gradients_learn_as_well)
@@ -290,6 +258,46 @@ TT_TEST(world, what_compression_owes_is_in_the_checkpoint)
     EXPECT_OK(tt_sim_run(2, apart, 30, train_rank, &rest));
 }
 
+/* The length of all that compression owes, as it is in a checkpoint. */
+static double owed_in(const char *folder, int64_t step)
+{
+    tt_ckpt *c;
+    double sum = 0;
+
+    EXPECT_OK(tt_ckpt_open(folder, step, false, &c));
+    for (int i = 0; i < tt_ckpt_count(c); i++) {
+        const tt_entry *e = tt_ckpt_at(c, i);
+        const float *x = e->data;
+        for (int64_t k = 0; k < e->bytes / 4 && !strncmp(e->name, "residual.", 9); k++)
+            sum += (double)x[k] * x[k];
+    }
+    tt_ckpt_close(c);
+    return sqrt(sum);
+}
+
+TT_TEST(world, what_compression_owes_is_sent_by_whoever_goes_on)
+{
+    /* powersgd:60 pays for no tensor of this model: all travel as they are. */
+    static const char *const codecs[] = {"bf16", "powersgd:60"};
+    static const int two_by_two[] = {0, 0, 1, 1};
+    const char *way = "train.clip=null; train.validate=never; checkpoint={every: 10, best: none}";
+    char folder[32], from[256], to[256];
+
+    for (int i = 0; i < 4; i++) {
+        const int *hosts = i % 2 ? apart : two_by_two;
+        snprintf(folder, sizeof folder, "r%d", i);
+        snprintf(from, sizeof from, "%s; parallel.compress=topk:0.05", way);
+        snprintf(to, sizeof to, "%s; checkpoint.every=11; parallel.compress=%s", way,
+                 codecs[i / 2]);
+        run_in(folder, false, 10, 4, hosts, from);
+        run_in(folder, true, 11, 4, hosts, to);
+        snprintf(folder, sizeof folder, "r%d/checkpoints", i);
+        double before = owed_in(folder, 10), after = owed_in(folder, 11);
+        if (!(before > 1 && after < before / 20))
+            FAIL("%s: %g was owed, and then %g", codecs[i / 2], before, after);
+    }
+}
+
 TT_TEST(world, what_excludes_each_other_is_refused_with_the_reason)
 {
     static const char *const wrong[][2] = {
@@ -297,6 +305,8 @@ TT_TEST(world, what_excludes_each_other_is_refused_with_the_reason)
         {"parallel.aggregate=average; parallel.compress=bf16", "none travel"},
         {"parallel.aggregate=average; parallel.exact=true", "exclude each other"},
         {"parallel.average={every: 3}", "aggregate: average"},
+        {"parallel.exact=true; model.layers.1.batchnorm.sync=true", "they are of each grain"},
+        {"parallel.aggregate=average; model.layers.1.batchnorm.sync=true", "workers train apart"},
         {"parallel.compress=topk:2", "topk"},
         {"parallel.compress=int9", "int8"},
         {"parallel.grains=0", "no number of grains"},
@@ -308,6 +318,13 @@ TT_TEST(world, what_excludes_each_other_is_refused_with_the_reason)
         EXPECT_ERR(TT_EINVAL, tt_sim_run(2, NULL, 10, train_rank, &x));
         EXPECT_MESSAGE(wrong[i][1]);
     }
+}
+
+TT_TEST(world, what_does_nothing_here_is_told)
+{
+    run_in("r", false, 1, 1, NULL, "parallel.grains=4; parallel.compress=int8");
+    expect_text("r/log.txt", "parallel.grains is for parallel.exact");
+    expect_text("r/log.txt", "parallel.compress: there is one worker");
 }
 
 /* ---- hosts with rows of their own ---- */
@@ -351,7 +368,7 @@ static const char *farm_sha(farm *f, int ranks, const int *hosts, int threads, c
 
 TT_TEST(world, hosts_with_rows_of_their_own_share_the_batch_by_what_they_have)
 {
-    static const int one_each[] = {0, 1}, two_one[] = {0, 0, 1}, two_three[] = {0, 0, 1, 1, 1};
+    static const int one_each[] = {0, 1}, two_three[] = {0, 0, 1, 1, 1};
     farm f = {.rows = {120, 37}};
     char sha[65];
 
@@ -412,6 +429,40 @@ TT_TEST(world, a_checkpoint_has_no_world_size)
     stop_and_go("r5", 5, plain, 1, NULL, chief, one.sha);
 }
 
+static void go_on(const char *const *kinds, int from, int to, int64_t step)
+{
+    char changes[256];
+
+    snprintf(changes, sizeof changes,
+             "train.epochs=20; train.validate=never; checkpoint={every: 1, keep: 1}; %s",
+             kinds[to]);
+    run_in("r", step > 1, step, 1 + (2 * from + to) % 5, to % 2 ? two_hosts : apart, changes);
+}
+
+/* One run, a step of each kind at a time, so that each follows on each. */
+TT_TEST(world, a_checkpoint_of_any_kind_is_resumed_by_any_other)
+{
+    static const char *const kinds[] = {
+        "parallel.aggregate=allreduce",
+        "parallel.aggregate=chief",
+        "parallel.aggregate=shard",
+        "parallel.aggregate=average; parallel.average={every: 3, outer: {lr: 0.7}}",
+        "parallel.aggregate=average",
+        "parallel.exact=true; parallel.grains=4",
+        "parallel.compress=topk:0.1; parallel.aggregate=shard",
+        "parallel.compress=powersgd:1"};
+    int64_t step = 0;
+
+    for (int i = 0; i < TT_COUNT(kinds); i++) {
+        go_on(kinds, i ? i - 1 : 0, i, ++step);
+        go_on(kinds, i, i, ++step);
+        for (int k = i + 1; k < TT_COUNT(kinds); k++) {
+            go_on(kinds, i, k, ++step);
+            go_on(kinds, k, i, ++step);
+        }
+    }
+}
+
 static tt_err stop_by_order(tt_world *w, void *arg)
 {
     together *x = arg;
@@ -453,95 +504,44 @@ TT_TEST(world, all_stop_after_the_same_step_and_nothing_is_lost)
     EXPECT_STR(run(1, NULL, 1, shard).sha, y.sha);
 }
 
-/* ---- what can go wrong ---- */
-
-static tt_err leave_early(tt_world *w, void *arg)
+/* Rank 0 asks as soon as it can; nobody else does. */
+static tt_err stop_apart(tt_world *w, void *arg)
 {
-    together *x = arg, own = *x;
+    together *x = arg;
+    tt_train_opts o = x->opts;
+    tt_trainer *t = NULL;
+    tt_progress p = {0};
     tt_err err;
 
-    if (w->rank == 1) own.until = 3;
-    err = train_rank(w, &own);
-    if (w->rank == 1) return err;
-    if (err == TT_EPEER && strstr(tt_message(), "rank 1 (sim")) return TT_OK;
-    return tt_fail(TT_EINVAL, "error %d: %s", err, tt_message());
-}
-
-TT_TEST(world, a_worker_that_is_gone_is_named)
-{
-    static const char *const modes[] = {"parallel.timeout=0.3", "parallel.timeout=0.3; "
-                                                                "parallel.aggregate=shard"};
-    for (int i = 0; i < TT_COUNT(modes); i++) {
-        together x = {
-            .text = job_text, .changes = modes[i], .threads = 1, .opts = {.no_files = true}};
-        EXPECT_OK(tt_sim_run(3, NULL, 0.5, leave_early, &x));
-        EXPECT_OK(tt_sim_run(3, apart, 0.5, leave_early, &x));
+    TRY(tt_tree_parse("job", x->text, strlen(x->text), &o.job));
+    if ((err = change(o.job, x->changes))) goto out;
+    o.world = w;
+    o.threads = 1;
+    if ((err = tt_train_open(&o, &t))) goto out;
+    while (!p.end && !p.stopped) {
+        if (p.step == 1 && !w->rank) tt_train_ask_stop(t);
+        if ((err = tt_train_step(t, &p))) goto out;
     }
+    x->ended[w->rank] = p.end ? -1 : p.step;
+    if (!(err = tt_train_save(t))) err = tt_train_compare(t);
+out:
+    tt_train_close(t);
+    tt_tree_close(o.job);
+    return err;
 }
 
-/* Each rank reads its own job: rank 2's is another. */
-static tt_err odd_one_out(tt_world *w, void *arg)
+TT_TEST(world, workers_that_meet_at_the_end_alone_still_stop_and_save_when_asked)
 {
-    together own = *(together *)arg;
-    if (w->rank == 2) own.changes = "train.seed=7";
-    return train_rank(w, &own);
-}
+    const char *way = "train.epochs=60; train.validate=never; checkpoint.every=10ms; "
+                      "parallel.aggregate=average; parallel.average={every: end}";
+    together x = {.text = job_text, .changes = way, .opts = {.run = "r"}};
+    tt_ckpt_info *list;
+    int count;
 
-TT_TEST(world, ranks_with_another_job_are_refused_with_both_values)
-{
-    together x = {.text = job_text, .changes = "", .threads = 1, .opts = {.no_files = true}};
-    EXPECT_ERR(TT_EINVAL, tt_sim_run(3, NULL, 10, odd_one_out, &x));
-    EXPECT_MESSAGE("rank 2 (sim0)");
-    EXPECT_MESSAGE("train.seed is 7, there 1");
-}
-
-static tt_err odd_data(tt_world *w, void *arg)
-{
-    static const float x[2][8] = {{1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4, 5, 6, 7, 9}};
-    static const int32_t label[8] = {0, 1, 0, 1, 0, 1, 0, 1};
-    together own = *(together *)arg;
-    tt_data_rows rows = {.x = x[w->rank == 1], .label = label, .n = 8};
-
-    own.opts.train_rows = &rows;
-    return train_rank(w, &own);
-}
-
-TT_TEST(world, ranks_with_other_data_are_refused_with_both_values)
-{
-    together x = {.text =
-                      "model: {input: [1], layers: [dense: {out: 2}], loss: "
-                      "softmax_cross_entropy}\ntrain: {steps: 2, batch: 4, optimizer: {sgd: {lr: "
-                      "0.1}}}\n",
-                  .changes = "",
-                  .threads = 1,
-                  .opts = {.no_files = true}};
-    EXPECT_ERR(TT_EDATA, tt_sim_run(2, NULL, 10, odd_data, &x));
-    EXPECT_MESSAGE("the data of rank 1 (sim0) is not that of rank 0");
-}
-
-/* A rate at which numbers run away: all ranks must say so, in the same step. */
-static tt_err run_away(tt_world *w, void *arg)
-{
-    together own = *(together *)arg;
-    tt_err err = train_rank(w, &own);
-
-    if (err != TT_EDIVERGED) return tt_fail(TT_EINVAL, "error %d: %s", err, tt_message());
-    ((together *)arg)->ran_away[w->rank] = atoll(strstr(tt_message(), "step ") + 5);
-    return TT_OK;
-}
-
-TT_TEST(world, numbers_that_run_away_are_seen_by_all_in_the_same_step)
-{
-    static const char *const modes[] = {"allreduce", "shard"};
-    for (int m = 0; m < 2; m++) {
-        char changes[200];
-        together x = {
-            .text = job_text, .changes = changes, .threads = 1, .opts = {.no_files = true}};
-        snprintf(changes, sizeof changes,
-                 "train.clip=null; train.optimizer={sgd: {lr: 1e30}}; model.layers.1=relu; "
-                 "parallel.aggregate=%s",
-                 modes[m]);
-        EXPECT_OK(tt_sim_run(5, two_hosts, 20, run_away, &x));
-        for (int r = 0; r < 5; r++) EXPECT(x.ran_away[r] > 0 && x.ran_away[r] == x.ran_away[0]);
-    }
+    EXPECT_OK(tt_sim_run(3, two_hosts, 30, stop_apart, &x));
+    for (int r = 0; r < 3; r++) EXPECT(x.ended[r] > 0 && x.ended[r] == x.ended[0]);
+    run_in("s", false, 0, 2, NULL, way);
+    EXPECT_OK(tt_ckpt_list("s/checkpoints", false, &list, &count));
+    EXPECT(count >= 2); /* the last, and one by the clock */
+    free(list);
 }

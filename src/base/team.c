@@ -7,8 +7,8 @@
  *      word again. Both are sequentially consistent, so either the changer sees the sleeper and
  *      wakes it, or the sleeper sees the change.
  *  (2) The phase cannot change between a member's reading it and its arrival, since the barrier
- * opens only when all have arrived. (3) fn and arg are written before the work number changes and
- * read after: no lock is needed. */
+ *      opens only when all have arrived.
+ *  (3) fn and arg are written before the work number changes and read after: no lock is needed. */
 #define _GNU_SOURCE
 #include "team.h"
 

@@ -127,6 +127,19 @@ typedef struct cli_run_opts {
 } cli_run_opts;
 tt_err cli_run_choose(const cli_run_opts *o, const cli_job *j, char run[CLI_PATH], bool *resume);
 
+/* ---- share.c: the data in common with other workers of the host ---- */
+bool cli_shares(void); /* false: TUTTI_SHARE=0 */
+/* A worker's folders, for tt_train_opts. All ranks call it. "" if each is to have its own. */
+typedef struct cli_share {
+    char rooms[1024]; /* of the run                                                      */
+    bool kept;        /* for those who come after this world; else of this world alone   */
+} cli_share;
+tt_err cli_share_open(const tt_world *w, cli_share *out);
+/* The data is open on all ranks, or will be on none. */
+void cli_share_opened(const tt_world *w, const cli_share *s);
+void cli_share_close(const tt_world *w,
+                     const cli_share *s); /* the run has ended; accepts a zeroed one */
+
 /* ---- supervise.c: a world of workers, started and watched ---- */
 typedef struct cli_world_opts {
     int ranks;                         /* 0: as many as the hosts take                       */

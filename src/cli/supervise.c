@@ -365,8 +365,8 @@ int cli_supervise(const cli_world_opts *o)
 {
     watch w = {.o = o, .hub = o->adopter ? o->adopter->hub : NULL};
     tt_hosts hosts = {0};
-    tt_str by = {0}, launched = {0};
-    char folder[CLI_PATH];
+    tt_str by = {0}, launched = {0}, shared = {0};
+    char folder[CLI_PATH], rooms[TT_ROOMS] = "";
     tt_arena *a = tt_arena_open(4096);
     int code;
     tt_err err = find_hosts(o, &hosts, &by);
@@ -377,13 +377,19 @@ int cli_supervise(const cli_world_opts *o)
     }
     const char *tmp = getenv("TMPDIR");
     snprintf(folder, sizeof folder, "%s/tutti-%d", tmp && *tmp ? tmp : "/tmp", (int)getpid());
+    if (cli_shares() && (err = tt_rooms_name(rooms))) {
+        code = cli_fail(err);
+        goto out;
+    }
     tt_str_add(&launched, "TUTTI_LAUNCHED_BY=%s (%s)", by.data, tt_launcher_name());
-    const char *const env[] = {"TUTTI_SUPERVISED=1", launched.data, NULL};
+    tt_str_add(&shared, "TUTTI_SHARE=%s", *rooms ? rooms : "0");
+    const char *const env[] = {"TUTTI_SUPERVISED=1", launched.data, shared.data, NULL};
     tt_launch_opts l = {.hosts = &hosts,
                         .ranks = o->ranks ? o->ranks : tt_hosts_slots(&hosts),
                         .argv = o->worker,
                         .env = env,
-                        .folder = folder};
+                        .folder = folder,
+                        .rooms = rooms};
     if ((err = check_ranks(&hosts, l.ranks))) {
         code = cli_fail(err);
         goto out;
@@ -401,6 +407,7 @@ int cli_supervise(const cli_world_opts *o)
     }
     code = watch_over(&w);
     tt_launch_close(&w.launch);
+    tt_rooms_remove(rooms);
 out:
     cli_forget_reader();
     tt_arena_close(a);
@@ -415,5 +422,6 @@ out:
     tt_hosts_free(&hosts);
     tt_str_free(&by);
     tt_str_free(&launched);
+    tt_str_free(&shared);
     return code;
 }

@@ -192,9 +192,10 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
         tt_str_add(&trouble, "%s", tt_message());
         /* That numbers ran away all see in the same step, unless they train apart. */
         *alone = err != TT_EDIVERGED || tt_train_plan(t)->aggregate == TT_AVERAGE;
-    } else if (!end && stop(t, l)) {
+    } else if (!end && (err = stop(t, l))) {
         tt_str_add(&trouble, "nothing was saved: %s", tt_message());
-        err = TT_ECKPT; /* whatever it was, there is no checkpoint of this step */
+        *alone = err == TT_EPEER;
+        if (!*alone) err = TT_ECKPT; /* whatever it was, there is no checkpoint of this step */
     }
     if (!err && (err = tt_train_compare(t))) {
         tt_str_add(&trouble, "%s", tt_message());
@@ -344,6 +345,7 @@ static int work(const train_opts *o, int argc, const char **argv)
                                      : CLI_SHOW};
     cli_run_opts which = {o->run, o->runs, o->resume, o->quiet || l.supervised};
     bool alone = false;
+    cli_share share = {0};
     tt_trainer *t = NULL;
     tt_str command = {0};
     tt_err err;
@@ -369,7 +371,15 @@ static int work(const train_opts *o, int argc, const char **argv)
     to.run = *run ? run : NULL;
     to.init = o->init ? init : NULL;
     to.command = command.data;
-    if ((err = tt_train_open(&to, &t))) {
+    if (to.world && (err = cli_share_open(to.world, &share))) {
+        alone = err == TT_EPEER;
+        code = alone ? fail_alone(to.world, l.supervised, err) : fail_together(&l, err);
+        goto out;
+    }
+    to.share = *share.rooms ? share.rooms : NULL;
+    err = tt_train_open(&to, &t);
+    if (to.world) cli_share_opened(to.world, &share);
+    if (err) {
         alone = err == TT_EPEER;
         code = alone ? fail_alone(to.world, l.supervised, err) : fail_together(&l, err);
         goto out;
@@ -380,11 +390,9 @@ static int work(const train_opts *o, int argc, const char **argv)
 out:
     cli_forget_reader();
     tt_train_close(t);
-    if (l.supervised && !alone) code = 0; /* the supervisor has been told */
-    if (to.world) {
-        to.world->timeout_s = 3600; /* rank 0 may have much to write */
-        to.world->end_code = code;
-    }
+    if (to.world && !alone) cli_share_close(to.world, &share);
+    if (l.supervised && !alone) code = 0;     /* the supervisor has been told */
+    if (to.world) to.world->timeout_s = 3600; /* rank 0 may have much to write */
     tt_world_leave(to.world, alone ? code : 0);
     tt_log_close();
     cli_job_close(&job);

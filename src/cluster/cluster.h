@@ -156,6 +156,7 @@ typedef struct tt_launch_opts {
                               * is of this world alone: what is left in it of an earlier one, whose
                               * supervisor was killed, is ended and cleared away first */
     const char *rsh;         /* the command that reaches other hosts (tt_hub_rsh); NULL: as below */
+    const char *rooms; /* of the run; NULL: none. The keeper removes them if the caller dies */
 } tt_launch_opts;
 
 /* The command line of the launcher and what is set in its environment beside ours, as `tutti train
@@ -198,5 +199,20 @@ bool tt_launch_ended(tt_launch *l, int *code);
  * its folder. What was not read is lost. To end it without grace, signal SIGKILL before. Leaves *l
  * zeroed, and accepts that. */
 void tt_launch_close(tt_launch *l);
+
+/* ---- Rooms ---- */
+
+/* Folders of a run on each of its hosts, for what its workers have in common and leave to those who
+ * come after them: one in memory and, for what does not fit there, one on disk, in a list as PATH
+ * is. The name is all that is agreed on: who needs a room makes it. */
+enum { TT_ROOMS = 1024 };
+tt_err tt_rooms_name(char rooms[TT_ROOMS]); /* new ones; "" if there is no place for any */
+bool tt_rooms_valid(const char *rooms);     /* are these names of rooms of this user? */
+/* Makes the first of them, and holds those that are there until this process ends. */
+void tt_rooms_hold(const char *rooms);
+/* Removes all rooms beside these that nobody holds: their run has died, and whoever should have
+ * removed them too. */
+void tt_rooms_sweep(const char *rooms);
+void tt_rooms_remove(const char *rooms); /* whoever has mapped a file in them keeps it */
 
 #endif

@@ -3,7 +3,8 @@
  *   supervisor ── keeper ── launcher (mpirun, mpiexec) ── proxies, remote shells, ranks
  *
  * What it must hold:
- * (1) When it ends, nothing of the world is alive on this host, nor are its folders.
+ * (1) When it ends, nothing of the world is alive on this host, nor are its folders. If the
+ *     supervisor has died, nor are the rooms of the run, which no world will come back to.
  * (2) It ends when the launcher does, when it is told to, and when the supervisor is gone, however
  *     that went: then its end of the control socket is closed by the kernel. (A parent-death signal
  *     would follow the thread that forked, which may end before its process does.)
@@ -165,6 +166,7 @@ typedef struct life {
     int control, signals, lock;
     pid_t launcher;
     bool ended, ending;
+    bool told;    /* the supervisor closes the control; else it has died */
     double until; /* ending: patience with the launcher */
     int code;
 } life;
@@ -176,7 +178,10 @@ static void listen_control(life *l)
     ssize_t n = recv(l->control, sig, sizeof sig, MSG_DONTWAIT);
 
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    for (ssize_t i = 0; i < n; i++) kill(l->launcher, sig[i]);
+    for (ssize_t i = 0; i < n; i++) {
+        if (sig[i] && !l->ended) kill(l->launcher, sig[i]);
+        l->told |= !sig[i];
+    }
     if (n > 0) return;
     close(l->control);
     l->control = -1;
@@ -299,5 +304,8 @@ void tt_keeper_run(const tt_keeper *k)
     end_all(&l);
     tt_dir_remove(k->folder);
     if (k->shm) tt_dir_remove(k->shm);
+    while (l.control >= 0 && poll(&(struct pollfd){l.control, POLLIN, 0}, 1, 0) > 0)
+        listen_control(&l); /* it may have died since the launcher ended */
+    if (k->rooms && l.control < 0 && !l.told) tt_rooms_remove(k->rooms);
     _exit(l.code);
 }

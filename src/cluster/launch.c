@@ -488,7 +488,7 @@ tt_err tt_launch_plan(const tt_launch_opts *o, tt_arena *a, tt_launch_line *out)
 typedef struct start {
     tt_arena *arena;
     tt_launch_line line;
-    const char *folder, *shm;
+    const char *folder, *shm, *rooms;
     char mark[TT_MARK];
     bool far;                                  /* on several hosts */
     bool made;                                 /* the folders */
@@ -608,6 +608,7 @@ static tt_err fork_keeper(start *s)
                    .folder = s->folder,
                    .shm = s->shm,
                    .far = s->far,
+                   .rooms = s->rooms,
                    .lock = s->lock,
                    .control = s->control[1],
                    .out = s->out[1],
@@ -652,6 +653,7 @@ tt_err tt_launch_start_by(tt_mpi mpi, const tt_launch_opts *o, tt_launch *out)
 {
     start s = {.arena = tt_arena_open(16 << 10),
                .far = !is_alone(o->hosts),
+               .rooms = o->rooms,
                .lock = -1,
                .control = {-1, -1},
                .out = {-1, -1},
@@ -725,6 +727,7 @@ void tt_launch_close(tt_launch *l)
     double until = tt_clock_s() + TT_KEEPER_S;
 
     if (l->pid <= 0) return;
+    (void)!send(l->control, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT); /* we have not died */
     close(l->control); /* the keeper takes it for the order to end the world */
     while (!tt_launch_ended(l, NULL) && tt_clock_s() < until) {
         poll(NULL, 0, 2);

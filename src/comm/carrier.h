@@ -8,7 +8,8 @@
 typedef struct tt_carrier_calls {
     tt_err (*send)(tt_world *w, int to, int tag, const void *data, size_t bytes, uint64_t *handle);
     tt_err (*recv)(tt_world *w, int from, int tag, void *data, size_t bytes, uint64_t *handle);
-    tt_err (*test)(tt_world *w, uint64_t *handle, bool *done);
+    /* Sets op->done if it is; of a receive also how many bytes came, which may not fit. */
+    tt_err (*test)(tt_world *w, tt_op *op, size_t *came);
     void (*leave)(tt_world *w, int failed);
 } tt_carrier_calls;
 

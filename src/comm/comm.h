@@ -29,12 +29,12 @@ typedef struct tt_world {
     int rank, size;
     int host, host_count;
     int local, local_size;
+    int sharing;           /* ranks of this host that have the same CPUs as this one */
     const tt_peer *peer;   /* of each rank                                         */
     const char *transport; /* "Open MPI 4.1.4", "MPICH 4.0.2", "sim", "none"       */
     double timeout_s;      /* how long anybody is waited for; may be set           */
     int spins;             /* looks at a flag before others may run; 0 where there are more
                             * threads than CPUs; may be set                        */
-    int end_code;          /* the exit code if MPI hangs while it is left; may be set */
     bool threads;          /* ranks are threads of this process                    */
     struct tt_carrier *carrier;
 } tt_world;
@@ -57,8 +57,9 @@ const char *tt_mpi_name(void); /* the one this program is built for: "Open MPI 4
  * (then every rank would believe to be alone). Call it once. */
 tt_err tt_world_join(tt_world **out);
 tt_err tt_world_alone(tt_world **out);
-/* Leaves. With `failed` the other ranks are not waited for, and the launcher is told to end them
- * with this exit code: the call does not return if there is an MPI. Accepts NULL. */
+/* Leaves, when all do. With `failed` the other ranks are not waited for, and the launcher is told
+ * to end them with this exit code: the call does not return if there is an MPI. MPI_Finalize comes
+ * with the end of the program, if it was started here. Accepts NULL. */
 void tt_world_leave(tt_world *w, int failed);
 
 /* Runs fn on `size` ranks at once, as threads. host[i] is the host rank i pretends to be on (NULL:
@@ -104,6 +105,16 @@ tt_err tt_recv_start(const tt_group *g, int from, int tag, void *data, size_t by
 tt_err tt_op_test(tt_op *op); /* sets op->done if it is; also drives all others */
 tt_err tt_op_wait(tt_op *op);
 tt_err tt_ops_wait(tt_op *ops, int count); /* the error names the first that was missing */
+
+/* Starts both: `in[i]` comes from each other member i, `out[i]` goes to it; 0 bytes: nothing does.
+ * Each begins with the member after it, so that not all knock at the same door first. The ops, two
+ * for each other member at most, are put behind the *count that are there. */
+typedef struct tt_parcel {
+    void *data; /* not written to where it goes out */
+    size_t bytes;
+} tt_parcel;
+tt_err tt_trade_start(const tt_group *g, int tag, const tt_parcel *in, const tt_parcel *out,
+                      tt_op *ops, int *count);
 
 /* ---- Small things for a whole group; all members call them in the same order ---- */
 tt_err tt_group_barrier(const tt_group *g);

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -98,16 +99,23 @@ static void *map_own(offer *o)
 static void *map_other(const offer *o)
 {
     char path[64];
+    struct stat st;
     void *p;
     int fd;
 
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)o->pid, o->fd);
+    if (stat(path, &st)) return NULL;
+    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != o->bytes) {
+        errno = ENXIO; /* of a process that only has the same number, in another namespace */
+        return NULL;
+    }
     if ((fd = open(path, O_RDWR | O_CLOEXEC)) < 0) return NULL;
     p = mmap(NULL, o->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     if (p == MAP_FAILED) return NULL;
     if (*(uint64_t *)p == o->proof) return p;
     munmap(p, o->bytes);
+    errno = ENXIO;
     return NULL;
 }
 
@@ -119,6 +127,7 @@ static tt_err share_files(const tt_group *host, size_t bytes, tt_share *s)
 
     if (!all) tt_mem_out(sizeof *all);
     mine.proof = (uint64_t)mine.pid << 32 ^ (uint64_t)(tt_clock_s() * 1e9) ^ (uint64_t)(uintptr_t)s;
+    s->bytes[host->me] = bytes;
     if (mine.fd < 0 || !(s->at[host->me] = map_own(&mine)))
         err = tt_fail(TT_EENV, "no %zu bytes of memory to share: %s", bytes, strerror(errno));
     if ((err = tt_group_agree(host, err)) || (err = tt_group_gather(host, &mine, sizeof mine, all)))

@@ -59,28 +59,50 @@ static tt_err mpi_recv(tt_world *w, int from, int tag, void *data, size_t bytes,
     return TT_OK;
 }
 
-static tt_err mpi_test(tt_world *w, uint64_t *handle, bool *done)
+static tt_err mpi_test(tt_world *w, tt_op *op, size_t *came)
 {
     MPI_Request r;
-    int code, flag = 0;
+    MPI_Status status;
+    int code, flag = 0, bytes = 0;
 
     (void)w;
-    memcpy(&r, handle, sizeof r);
-    code = MPI_Test(&r, &flag, MPI_STATUS_IGNORE);
-    put_request(handle, r);
+    memcpy(&r, &op->handle, sizeof r);
+    code = MPI_Test(&r, &flag, &status);
+    put_request(&op->handle, r);
     if (code) return mpi_failed(code, "MPI_Test");
-    *done = flag;
+    op->done = flag;
+    if (flag && !op->sends) {
+        MPI_Get_count(&status, MPI_BYTE, &bytes);
+        *came = (size_t)bytes;
+    }
     return TT_OK;
 }
 
+/* ---- The end ----
+ *
+ * MPI_Finalize is left to the end of the program: MPICH 4.0 hangs in it now and then between hosts,
+ * and by then there is nothing to lose. All ranks have left and have nothing more to say, so the
+ * process ends all the same, with the code it was to end with. */
+
 enum { FINALIZE_S = 3 };
 static bool finalize; /* MPI was begun by us */
-static volatile sig_atomic_t end_code;
+static volatile sig_atomic_t exit_code;
 
 static void end_here(int sig)
 {
     (void)sig;
-    _exit(end_code);
+    _exit(exit_code);
+}
+
+static void end_mpi(int code, void *arg)
+{
+    (void)arg;
+    exit_code = code;
+    fflush(NULL);
+    signal(SIGALRM, end_here);
+    alarm(FINALIZE_S);
+    MPI_Finalize();
+    alarm(0);
 }
 
 static void mpi_leave(tt_world *w, int failed)
@@ -92,20 +114,11 @@ static void mpi_leave(tt_world *w, int failed)
     }
     /* Who waits in MPI_Finalize for somebody who never comes has no deadline. */
     if (tt_group_barrier(tt_world_all(w))) mpi_leave(w, 4);
-    end_code = w->end_code;
     tt_world_drop(w);
-    /* All are here and have nothing left to say; but MPICH 4.0 hangs now and then in MPI_Finalize
-     * between hosts. Then the process ends all the same. */
-    if (!finalize) return;
-    fflush(NULL);
-    signal(SIGALRM, end_here);
-    alarm(FINALIZE_S);
-    MPI_Finalize();
-    alarm(0);
+    if (finalize) on_exit(end_mpi, NULL);
 }
 
-/* "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version: 4.0.2 ..." -> "MPICH 4.0.2"
- */
+/* "Open MPI v4.1.4, package: ..." is "Open MPI 4.1.4", "MPICH Version: 4.0.2 ..." "MPICH 4.0.2". */
 const char *tt_mpi_name(void)
 {
     static char name[64];
@@ -140,6 +153,17 @@ static tt_err check_srun(const tt_started *by)
                    by->size, tt_mpi_name(), option);
 }
 
+/* A group has TT_TAGS tags of its own. */
+static tt_err check_tags(const tt_world *w)
+{
+    int *most = NULL, found = 0;
+
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found);
+    if (found && *most >= CONTEXTS * TT_TAGS - 1) return TT_OK;
+    return tt_fail(TT_EENV, "%s has tags up to %d over this network, and %d are needed",
+                   w->transport, found ? *most : 32767, CONTEXTS * TT_TAGS - 1);
+}
+
 tt_err tt_mpi_join(const tt_started *by, tt_world **out)
 {
     static const tt_carrier_calls calls = {mpi_send, mpi_recv, mpi_test, mpi_leave};
@@ -168,13 +192,16 @@ tt_err tt_mpi_join(const tt_started *by, tt_world **out)
                       "itself: use the launcher of that MPI, or build with the other one (make "
                       "MPI=mpich, MPI=openmpi)",
                       by->by, by->size, w->transport);
-        MPI_Finalize();
-        free(w->carrier);
-        free(w);
-        return err;
+        goto out;
     }
+    if ((err = check_tags(w))) goto out;
     gethostname(host, sizeof host - 1);
     if ((err = tt_world_fill(w, host))) return err;
     *out = w;
     return TT_OK;
+out:
+    if (finalize) MPI_Finalize();
+    free(w->carrier);
+    free(w);
+    return err;
 }

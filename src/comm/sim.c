@@ -34,8 +34,6 @@ typedef struct sim {
     tt_kept **kept; /* where to leave what the others may still use */
 } sim;
 
-enum { SENT = 1 }; /* handle of a send: it is done when it is made */
-
 static tt_err sim_send(tt_world *w, int to, int tag, const void *data, size_t bytes,
                        uint64_t *handle)
 {
@@ -49,7 +47,7 @@ static tt_err sim_send(tt_world *w, int to, int tag, const void *data, size_t by
     *box->last = m;
     box->last = &m->next;
     pthread_mutex_unlock(&box->lock);
-    *handle = SENT;
+    *handle = 0; /* it is done when it is made */
     return TT_OK;
 }
 
@@ -83,25 +81,22 @@ static message *take(inbox *box, const wanted *r)
     return m;
 }
 
-static tt_err sim_test(tt_world *w, uint64_t *handle, bool *done)
+static tt_err sim_test(tt_world *w, tt_op *op, size_t *came)
 {
-    wanted *r = (wanted *)(uintptr_t)*handle;
+    wanted *r = (wanted *)(uintptr_t)op->handle;
     message *m;
-    tt_err err = TT_OK;
 
-    if (*handle == SENT) {
-        *done = true;
+    if (op->sends) {
+        op->done = true;
         return TT_OK;
     }
     if (!(m = take(&((sim *)w->carrier)->boxes[w->rank], r))) return TT_OK;
-    if (m->bytes != r->bytes)
-        err = tt_fail(TT_EPEER, "got %zu bytes, expected %zu", m->bytes, r->bytes);
-    else
-        memcpy(r->data, m->data, r->bytes);
+    *came = m->bytes;
+    memcpy(r->data, m->data, m->bytes < r->bytes ? m->bytes : r->bytes);
     free(m);
     forget(r);
-    *done = true;
-    return err;
+    op->done = true;
+    return TT_OK;
 }
 
 static void sim_leave(tt_world *w, int failed)

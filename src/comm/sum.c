@@ -2,14 +2,14 @@
  *
  * On a host: a vector that lies in shared memory is added up where it is, each rank a part of it,
  * and the part written to everybody's copy. One that does not goes through a window in shared
- * memory, chunk by chunk: put in, add up, take out; two windows take turns, so that a fast rank can
- * go ahead.
+ * memory, chunk by chunk: put in, add up, take out.
  *
  * Between hosts the i-th ranks of all hosts exchange the i-th part of the host's sum: each adds up
  * an even share of it in host order and gives it back.
  *
  * Rounds are counted in flags that only grow: a rank's numbers are there (`put`), its part is
- * summed over all hosts (`summed`). When all parts are, nobody reads the vectors any more. */
+ * summed over all hosts (`summed`). When all parts are, nobody else touches a rank's vector or
+ * window any more until it says `put` again. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -27,12 +27,13 @@ typedef struct board {
 struct tt_summer {
     const tt_group *group;
     tt_group *host, *column;
-    tt_share share; /* of each: board, two windows, then what tt_summer_memory gives */
+    tt_share share; /* of each: board, window, then what tt_summer_memory gives */
     int columns;    /* ranks of each host that exchange: as many as the smallest has */
     int hosts;
     uint32_t phase;
     size_t bytes;
     float *inbox;
+    tt_parcel *in, *out; /* of each host */
     tt_op *ops;
 };
 
@@ -60,9 +61,9 @@ static board *board_of(const tt_summer *s, int member)
 {
     return s->share.at[member];
 }
-static float *window_of(const tt_summer *s, int member, uint32_t phase)
+static float *window_of(const tt_summer *s, int member)
 {
-    return (float *)((char *)s->share.at[member] + sizeof(board)) + (phase & 1) * WINDOW;
+    return (float *)((char *)s->share.at[member] + sizeof(board));
 }
 
 /* Shares memory with the ranks of this host; where that cannot be, each rank is a host of its own.
@@ -71,13 +72,14 @@ static tt_err join_host(tt_summer *s, int *color)
 {
     const tt_group *g = s->group;
     const tt_world *w = g->world;
-    size_t bytes = sizeof(board) + 2 * WINDOW * sizeof(float) + s->bytes;
+    size_t bytes = sizeof(board) + WINDOW * sizeof(float) + s->bytes;
     tt_err err;
 
     *color = w->host;
     if ((err = tt_group_split(g, *color, &s->host))) return err;
     if ((err = tt_share_open(s->host, bytes, &s->share)) == TT_EENV) {
         tt_group_close(s->host);
+        s->host = NULL;
         *color = w->host_count + w->rank;
     }
     /* All take part in a split, those too who need none. */
@@ -116,8 +118,10 @@ tt_err tt_summer_open(const tt_group *g, size_t bytes, tt_summer **out)
     if ((err = tt_group_split(g, s->host->me < s->columns ? s->host->me : -1, &s->column)))
         goto out;
     s->inbox = malloc((WINDOW + (size_t)s->hosts) * sizeof *s->inbox);
+    s->in = calloc((size_t)s->hosts, sizeof *s->in);
+    s->out = calloc((size_t)s->hosts, sizeof *s->out);
     s->ops = calloc((size_t)(2 * s->hosts), sizeof *s->ops);
-    if (!s->inbox || !s->ops) tt_mem_out(WINDOW * sizeof *s->inbox);
+    if (!s->inbox || !s->in || !s->out || !s->ops) tt_mem_out(WINDOW * sizeof *s->inbox);
     *out = s;
     s = NULL;
 out:
@@ -133,6 +137,8 @@ void tt_summer_close(tt_summer *s)
     tt_group_close(s->host);
     tt_group_close(s->column);
     free(s->inbox);
+    free(s->in);
+    free(s->out);
     free(s->ops);
     free(s);
 }
@@ -140,7 +146,7 @@ void tt_summer_close(tt_summer *s)
 void *tt_summer_memory(tt_summer *s)
 {
     if (!s->bytes) return NULL;
-    return (char *)s->share.at[s->host->me] + sizeof(board) + 2 * WINDOW * sizeof(float);
+    return (char *)s->share.at[s->host->me] + sizeof(board) + WINDOW * sizeof(float);
 }
 
 static tt_err await_all(const tt_summer *s, size_t flag, int members)
@@ -158,39 +164,29 @@ static tt_err across(tt_summer *s, float *x, int64_t n)
 {
     const tt_group *g = s->column;
     int64_t own_at = n * g->me / g->size, own = n * (g->me + 1) / g->size - own_at;
+    size_t bytes = (size_t)own * sizeof *x;
     int count = 0;
     tt_err err;
 
-    for (int h = 0; h < g->size; h++)
-        if (h != g->me && own &&
-            (err = tt_recv_start(g, h, TAG_SUM, s->inbox + h * own, (size_t)own * sizeof *x,
-                                 &s->ops[count++])))
-            return err;
-    for (int i = 1; i < g->size; i++) {
-        int h = (g->me + i) % g->size;
-        int64_t at = n * h / g->size, len = n * (h + 1) / g->size - at;
-        if (len &&
-            (err = tt_send_start(g, h, TAG_SUM, x + at, (size_t)len * sizeof *x, &s->ops[count++])))
-            return err;
-    }
-    if ((err = tt_ops_wait(s->ops, count))) return err;
-    if (g->me) { /* in host order: ours where its turn is */
-        memcpy(s->inbox + g->me * own, x + own_at, (size_t)own * sizeof *x);
-        memcpy(x + own_at, s->inbox, (size_t)own * sizeof *x);
-    }
-    for (int h = 1; h < g->size; h++) add(own, s->inbox + h * own, x + own_at);
-    count = 0;
     for (int h = 0; h < g->size; h++) {
         int64_t at = n * h / g->size, len = n * (h + 1) / g->size - at;
-        if (h != g->me && len &&
-            (err = tt_recv_start(g, h, TAG_SUM + 1, x + at, (size_t)len * sizeof *x,
-                                 &s->ops[count++])))
-            return err;
+        s->in[h] = (tt_parcel){s->inbox + h * own, bytes};
+        s->out[h] = (tt_parcel){x + at, (size_t)len * sizeof *x};
     }
-    for (int i = 1; i < g->size && own; i++)
-        if ((err = tt_send_start(g, (g->me + i) % g->size, TAG_SUM + 1, x + own_at,
-                                 (size_t)own * sizeof *x, &s->ops[count++])))
-            return err;
+    if ((err = tt_trade_start(g, TAG_SUM, s->in, s->out, s->ops, &count)) ||
+        (err = tt_ops_wait(s->ops, count)))
+        return err;
+    if (g->me) { /* in host order: ours where its turn is */
+        memcpy(s->inbox + g->me * own, x + own_at, bytes);
+        memcpy(x + own_at, s->inbox, bytes);
+    }
+    for (int h = 1; h < g->size; h++) add(own, s->inbox + h * own, x + own_at);
+    for (int h = 0; h < g->size; h++) {
+        s->in[h] = s->out[h]; /* their parts come to where they went from */
+        s->out[h] = (tt_parcel){x + own_at, bytes};
+    }
+    count = 0;
+    if ((err = tt_trade_start(g, TAG_SUM + 1, s->in, s->out, s->ops, &count))) return err;
     return tt_ops_wait(s->ops, count);
 }
 
@@ -257,10 +253,8 @@ tt_err tt_summer_run(tt_summer *s, float *x, int64_t n, float scale)
     }
     for (int64_t done = 0; done < n && !there && !err; done += WINDOW) {
         int64_t len = n - done < WINDOW ? n - done : WINDOW;
-        for (int i = 0; i < size; i++) at[i] = window_of(s, i, s->phase + 1);
+        for (int i = 0; i < size; i++) at[i] = window_of(s, i);
         memcpy(at[s->host->me], x + done, (size_t)len * sizeof *x);
-        /* This window was last used two rounds ago. Everybody has put into the one between, and so
-         * has taken what it needed of this one. */
         if ((err = round_of(s, at, len, scale))) break;
         memcpy(x + done, at[s->host->me], (size_t)len * sizeof *x);
     }

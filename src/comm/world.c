@@ -1,5 +1,6 @@
 /* What all transports have in common: groups, waiting, and small things for a whole group. */
 #define _GNU_SOURCE
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +17,11 @@ enum { BCAST_PART = 1 << 20 };
 
 /* The first words between ranks: of the same length in all versions, so that two that differ can
  * tell each other. */
-enum { PROTOCOL = 1 };
+enum { PROTOCOL = 2 };
 typedef struct hello {
     int64_t pid, protocol;
-    char version[48], name[64];
+    char version[40], name[64];
+    uint64_t cpus; /* which it may use */
 } hello;
 _Static_assert(sizeof(hello) == 128, "the hello keeps its length");
 
@@ -35,11 +37,21 @@ static tt_err same_protocol(const tt_world *w, const hello *all)
     return TT_OK;
 }
 
+static uint64_t hash_cpus(void)
+{
+    cpu_set_t set;
+    uint64_t h = 14695981039346656037u;
+
+    if (sched_getaffinity(0, sizeof set, &set)) return 0;
+    for (size_t i = 0; i < sizeof set; i++) h = (h ^ ((const uint8_t *)&set)[i]) * 1099511628211u;
+    return h;
+}
+
 tt_err tt_world_fill(tt_world *w, const char *host)
 {
     struct tt_carrier *c = w->carrier;
     size_t n = (size_t)w->size;
-    hello me = {.pid = getpid(), .protocol = PROTOCOL, .version = TT_VERSION},
+    hello me = {.pid = getpid(), .protocol = PROTOCOL, .version = TT_VERSION, .cpus = hash_cpus()},
           *all = calloc(n, sizeof *all);
     tt_err err;
 
@@ -70,8 +82,13 @@ tt_err tt_world_fill(tt_world *w, const char *host)
     }
     w->host = c->peers[w->rank].host;
     w->local = c->peers[w->rank].local;
-    for (int i = 0; i < w->size; i++) w->local_size += c->peers[i].host == w->host;
-    w->spins = w->local_size <= tt_cpu_count() ? 2000 : 0;
+    w->sharing = 0;
+    for (int i = 0; i < w->size; i++) {
+        bool here = c->peers[i].host == w->host;
+        w->local_size += here;
+        w->sharing += here && all[i].cpus == me.cpus;
+    }
+    w->spins = w->sharing <= tt_cpu_count() ? 2000 : 0;
     free(all);
     return TT_OK;
 }
@@ -237,10 +254,14 @@ tt_err tt_recv_start(const tt_group *g, int from, int tag, void *data, size_t by
 tt_err tt_op_test(tt_op *op)
 {
     tt_world *w = op->group->world;
+    size_t came = op->bytes;
     tt_err err;
 
     if (op->done) return TT_OK;
-    if ((err = w->carrier->calls->test(w, &op->handle, &op->done))) {
+    err = w->carrier->calls->test(w, op, &came);
+    if (!err && op->done && !op->sends && came != op->bytes)
+        err = tt_fail(TT_EPEER, "got %zu bytes, expected %zu", came, op->bytes);
+    if (err) {
         const tt_peer *p = &w->peer[op->group->rank[op->peer]];
         return tt_context(err, "message of %zu bytes %s rank %d (%s)", op->bytes,
                           op->sends ? "to" : "from", op->group->rank[op->peer], p->name);
@@ -277,6 +298,24 @@ tt_err tt_ops_wait(tt_op *ops, int count)
 tt_err tt_op_wait(tt_op *op)
 {
     return tt_ops_wait(op, 1);
+}
+
+tt_err tt_trade_start(const tt_group *g, int tag, const tt_parcel *in, const tt_parcel *out,
+                      tt_op *ops, int *count)
+{
+    tt_err err = TT_OK;
+
+    for (int k = 1; k < g->size && !err; k++) {
+        int from = (g->me + g->size - k) % g->size;
+        if (in[from].bytes)
+            err = tt_recv_start(g, from, tag, in[from].data, in[from].bytes, &ops[(*count)++]);
+    }
+    for (int k = 1; k < g->size && !err; k++) {
+        int to = (g->me + k) % g->size;
+        if (out[to].bytes)
+            err = tt_send_start(g, to, tag, out[to].data, out[to].bytes, &ops[(*count)++]);
+    }
+    return err;
 }
 
 /* ---- Small things for a whole group ---- */

@@ -477,7 +477,7 @@ tt_err tt_source_idx(tt_node *map, const char *what, const tt_source_ctx *c, tt_
     };
     tt_err err = tt_node_read(map, what, keys, TT_COUNT(keys), &k);
 
-    if (err) return err;
+    if (err || c->look) return err;
     return open_pair(s, c, (format){tt_array_idx, tt_array_idx_size}, tt_node_get(map, "images"),
                      k.images, tt_node_get(map, "labels"), k.labels);
 }
@@ -497,7 +497,7 @@ tt_err tt_source_npy(tt_node *map, const char *what, const tt_source_ctx *c, tt_
     };
     tt_err err = tt_node_read(map, what, keys, TT_COUNT(keys), &k);
 
-    if (err) return err;
+    if (err || c->look) return err;
     return open_pair(s, c, (format){tt_array_npy, tt_array_npy_size}, tt_node_get(map, "x"), k.x,
                      tt_node_get(map, "y"), k.y);
 }

@@ -14,6 +14,10 @@ typedef struct cifar_keys {
     int labels; /* cifar100: 0 fine, 1 coarse */
 } cifar_keys;
 
+const char *const tt_cifar_names[] = {"batches.meta.txt", "fine_label_names.txt",
+                                      "coarse_label_names.txt", NULL};
+enum { TEN, FINE, COARSE };
+
 /* Names stand one per line beside the data; without them classes are numbers. */
 static void read_names(tt_source *s, const char *beside, const char *file, int classes)
 {
@@ -117,9 +121,9 @@ tt_err tt_source_cifar10(tt_node *map, const char *what, const tt_source_ctx *c,
     tt_err err;
 
     if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &k))) return err;
-    if ((err = check_files(map, &k))) return err;
+    if ((err = check_files(map, &k)) || c->look) return err;
     if ((err = open_files(s, c, tt_node_get(map, "files"), &k, 1, 0, 10))) return err;
-    read_names(s, s->name, "batches.meta.txt", 10);
+    read_names(s, s->name, tt_cifar_names[TEN], 10);
     return TT_OK;
 }
 
@@ -137,11 +141,10 @@ tt_err tt_source_cifar100(tt_node *map, const char *what, const tt_source_ctx *c
     tt_err err;
 
     if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &k))) return err;
-    if ((err = check_files(map, &k))) return err;
+    if ((err = check_files(map, &k)) || c->look) return err;
     coarse = k.labels == 1;
     err = open_files(s, c, tt_node_get(map, "files"), &k, 2, coarse ? 0 : 1, coarse ? 20 : 100);
     if (err) return err;
-    read_names(s, s->name, coarse ? "coarse_label_names.txt" : "fine_label_names.txt",
-               coarse ? 20 : 100);
+    read_names(s, s->name, tt_cifar_names[coarse ? COARSE : FINE], coarse ? 20 : 100);
     return TT_OK;
 }

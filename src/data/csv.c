@@ -504,6 +504,7 @@ static tt_err open_text(tt_node *map, const char *what, const tt_source_ctx *c, 
     tt_err err;
 
     if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &k))) return err;
+    if (c->look) return tt_csv_look(s, &k);
     if ((err = tt_source_read(s, c, tt_node_get(map, "file"), k.file, NULL, &file, &s->name)))
         return err;
     err = decode(s, map, &k, c, tabs, (const char *)file.data, file.size);

@@ -90,6 +90,9 @@ struct tt_schema {
 tt_err tt_csv_columns(tt_source *s, const csv_keys *k, const tt_data_want *want, tt_schema *m,
                       tt_csv *r);
 
+/* Reads what the job says of columns, without a file. */
+tt_err tt_csv_look(tt_source *s, const csv_keys *k);
+
 /* "FILE: what which", at `n` if that is known. */
 tt_err tt_csv_fail(const tt_node *n, const char *name, const char *what, const char *which);
 

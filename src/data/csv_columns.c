@@ -95,6 +95,13 @@ static tt_err build_columns(tt_source *s, const csv_keys *k, int width, tt_schem
     return TT_OK;
 }
 
+tt_err tt_csv_look(tt_source *s, const csv_keys *k)
+{
+    tt_schema m = {0};
+
+    return build_columns(s, k, 0, &m);
+}
+
 tt_err tt_csv_fail(const tt_node *n, const char *name, const char *what, const char *which)
 {
     if (n) return tt_node_fail(n, "%s: %s %s", name, what, which);

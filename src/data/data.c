@@ -205,10 +205,25 @@ static tt_err read_flow(tt_node *map, const data_keys *k, tt_data_flow *flow)
     return TT_OK;
 }
 
+static double *take_doubles(tt_data *d)
+{
+    return tt_arena_take(d->arena, (size_t)d->channels * sizeof(double), sizeof(double));
+}
+
+/* Goes over all samples, unless another process has. */
+static void need_stats(tt_data *d)
+{
+    double *mean, *deviation;
+
+    if (d->mean) return;
+    d->mean = mean = take_doubles(d);
+    d->deviation = deviation = take_doubles(d);
+    tt_data_stats(d, mean, deviation);
+}
+
 static tt_err set_values(tt_data *d, tt_node *map, const data_keys *k)
 {
-    size_t bytes = (size_t)d->channels * sizeof(double);
-    moments m = {tt_arena_take(d->arena, bytes, 8), tt_arena_take(d->arena, bytes, 8)};
+    moments m = {take_doubles(d), take_doubles(d)};
     float *b = tt_arena_take(d->arena, (size_t)d->channels * sizeof *b, 64);
     const bool *standardise = d->train ? d->train->standardise : NULL;
     bool normalize = normalizes(k);
@@ -221,8 +236,11 @@ static tt_err set_values(tt_data *d, tt_node *map, const data_keys *k)
                             "columns have a normalize of their own; give one of the two");
     if (standardise || (normalize && wants_stats(k->normalize))) {
         scale = fixed != 0 ? fixed : natural_scale(d, d->train);
-        tt_data_stats(d, m.mean, m.std);
-        for (int64_t c = 0; c < d->channels; c++) m.mean[c] *= scale, m.std[c] *= fabs(scale);
+        need_stats(d);
+        for (int64_t c = 0; c < d->channels; c++) {
+            m.mean[c] = d->mean[c] * scale;
+            m.std[c] = d->deviation[c] * fabs(scale);
+        }
     }
     if (normalize && (err = read_normalize(d, k->normalize, &m))) return err;
     for (int split = 0; split < 2; split++) {
@@ -365,6 +383,12 @@ static tt_err open_asked(tt_node *map, const char *what, tt_source_ctx c, tt_sou
     return tt_source_open(map, what, &c, out);
 }
 
+/* All samples of a source. */
+static tt_part whole_of(const tt_source *s)
+{
+    return (tt_part){.src = s, .count = s->count};
+}
+
 /* For its own sake, or for what the validation set needs of it? */
 static tt_err open_train(tt_data *d, const data_keys *k, tt_source_ctx c, bool asked)
 {
@@ -376,7 +400,7 @@ static tt_err open_train(tt_data *d, const data_keys *k, tt_source_ctx c, bool a
     want.only_x &= !tt_source_is_text(k->train); /* words that are labels name the classes */
     err = asked ? open_asked(k->train, "train", c, &d->train)
                 : tt_source_open(k->train, "train", &c, &d->train);
-    if (!err) d->part[TT_TRAIN] = (tt_part){.src = d->train, .count = d->train->count};
+    if (!err) d->part[TT_TRAIN] = whole_of(d->train);
     return err;
 }
 
@@ -387,7 +411,7 @@ static tt_err open_val(tt_data *d, const data_keys *k, tt_source_ctx c)
     c.split = TT_VAL;
     c.train = d->train;
     if ((err = open_asked(k->val, "val", c, &d->val))) return err;
-    d->part[TT_VAL] = (tt_part){.src = d->val, .count = d->val->count};
+    d->part[TT_VAL] = whole_of(d->val);
     return TT_OK;
 }
 
@@ -433,8 +457,44 @@ static const tt_node *beside_split(const tt_node *val)
 
 enum { BOTH = -1 };
 
+/* With whom it is to be in common; no folders: with nobody. */
+typedef struct share {
+    const char *folders;
+    double timeout_s;
+} share;
+
+/* The content in common, if there is any: then nothing is left to decode. */
+static tt_err find_common(tt_data *d, const data_keys *k, const tt_source_ctx *c, uint64_t seed,
+                          const share *s)
+{
+    char key[65];
+    tt_err err;
+
+    if (tt_common_key(k->train, k->val, c, seed, normalizes(k), key))
+        return TT_OK; /* who opens the files tells what is wrong with them */
+    if ((err = tt_common_find(d, s->folders, key, s->timeout_s)) || !d->train) return err;
+    d->part[TT_TRAIN] = whole_of(d->train);
+    if (d->val) d->part[TT_VAL] = whole_of(d->val);
+    return TT_OK;
+}
+
+/* Hands what was decoded to the others, if that is up to us. */
+static tt_err make_common(tt_data *d, const data_keys *k, const tt_node *dir_at, uint64_t seed)
+{
+    tt_source_ctx c = {.want = &d->want};
+    char key[65] = "";
+    tt_err err;
+
+    if (!d->common.claim) return TT_OK;
+    if ((err = tt_source_expand(d->arena, dir_at, k->dir, &c.dir))) return err;
+    if (tt_common_key(k->train, k->val, &c, seed, normalizes(k), key))
+        *key = 0; /* files are gone */
+    tt_common_make(d, key);
+    return TT_OK;
+}
+
 static tt_err open_sources(tt_data *d, data_keys *k, const tt_node *dir_at, int split,
-                           uint64_t seed)
+                           uint64_t seed, const share *s)
 {
     tt_source_ctx c = {.want = &d->want, .dir = ""};
     tt_node *cut = k->val && tt_node_get(k->val, "split") ? k->val : NULL;
@@ -453,13 +513,14 @@ static tt_err open_sources(tt_data *d, data_keys *k, const tt_node *dir_at, int 
     if (own) cut = take_split(&k->val);
     if (k->val && k->val != cut) inherit(k->val, k->train);
     if (split == TT_VAL && k->val && k->val != cut) return open_val_alone(d, k, cut, c, seed);
-    if ((err = open_train(d, k, c, split != BOTH))) return err;
+    if (s->folders && (err = find_common(d, k, &c, seed, s))) return err;
+    if (!d->train && (err = open_train(d, k, c, split != BOTH))) return err;
     if (cut) return cut_val(d, cut, seed);
-    return split == BOTH && k->val ? open_val(d, k, c) : TT_OK;
+    return split == BOTH && k->val && !d->val ? open_val(d, k, c) : TT_OK;
 }
 
 static tt_err open_data(tt_node *map, const tt_data_want *want, uint64_t seed, int split,
-                        tt_data **out)
+                        share with, tt_data **out)
 {
     data_keys k = {0};
     tt_data *d;
@@ -472,7 +533,7 @@ static tt_err open_data(tt_node *map, const tt_data_want *want, uint64_t seed, i
     if (split == TT_VAL && !k.val)
         return tt_fail(TT_EDATA, "the job has no validation data (data.val)");
     d = data_new(want, seed);
-    if ((err = open_sources(d, &k, tt_node_get(map, "dir"), split, seed))) goto out;
+    if ((err = open_sources(d, &k, tt_node_get(map, "dir"), split, seed, &with))) goto out;
     set_geometry(d);
     if ((err = set_values(d, map, &k))) goto out;
     if (k.augment && (err = read_augment(d, k.augment))) goto out;
@@ -485,6 +546,7 @@ static tt_err open_data(tt_node *map, const tt_data_want *want, uint64_t seed, i
     if ((err = read_flow(map, &k, &d->flow))) goto out;
     describe(d, TT_TRAIN);
     describe(d, TT_VAL);
+    if ((err = make_common(d, &k, tt_node_get(map, "dir"), seed))) goto out;
     d->want.input_at = NULL; /* the job may be closed before us */
     *out = d;
     d = NULL;
@@ -495,13 +557,19 @@ out:
 
 tt_err tt_data_open(tt_node *map, const tt_data_want *want, uint64_t seed, tt_data **out)
 {
-    return open_data(map, want, seed, BOTH, out);
+    return open_data(map, want, seed, BOTH, (share){0}, out);
+}
+
+tt_err tt_data_open_common(tt_node *map, const tt_data_want *want, uint64_t seed,
+                           const char *folders, double timeout_s, tt_data **out)
+{
+    return open_data(map, want, seed, BOTH, (share){folders, timeout_s}, out);
 }
 
 tt_err tt_data_open_split(tt_node *map, const tt_data_want *want, uint64_t seed, tt_split split,
                           tt_data **out)
 {
-    return open_data(map, want, seed, (int)split, out);
+    return open_data(map, want, seed, (int)split, (share){0}, out);
 }
 
 static tt_err rows_source(const tt_data_want *want, const tt_data_rows *rows, const char *name,
@@ -603,6 +671,7 @@ void tt_data_close(tt_data *d)
     if (!d) return;
     tt_source_close(d->val); /* first: it borrows the training set's words */
     tt_source_close(d->train);
+    tt_common_close(&d->common);
     tt_arena_close(d->arena);
     pthread_mutex_destroy(&d->sha_lock);
     free(d);
@@ -632,6 +701,12 @@ const char *tt_data_class_name(const tt_data *d, int i)
     const tt_source *s = leading(d);
 
     return s->class_name && i >= 0 && i < s->classes ? s->class_name[i] : NULL;
+}
+
+const char *tt_data_common(const tt_data *d, const char **why_not)
+{
+    if (why_not) *why_not = d->common.why;
+    return d->common.file;
 }
 
 const char *tt_data_describe(const tt_data *d, tt_split split)

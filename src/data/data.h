@@ -28,6 +28,22 @@ typedef struct tt_data tt_data;
  * shuffling and augmentation. */
 tt_err tt_data_open(tt_node *data, const tt_data_want *want, uint64_t seed, tt_data **out);
 
+/* The same content, decoded once for all processes of a host that open it so. It is in a file in
+ * one of the folders (one or several with ':' between, as in PATH; the first that has the room for
+ * it is taken; the last part of a path is made, for this user alone), which whoever comes first
+ * makes and all map. Its name follows from the job, the model's wants and the files' places and
+ * dates, so nobody meets another's content. Who makes the folders removes them; that harms nobody
+ * who has the content open.
+ *
+ * While another process decodes, it is waited for; if it ends, somebody else does it. TT_EIO: it
+ * has done nothing for timeout_s; the message says which process. What cannot be in common (no
+ * room, no such folder) each process has for itself, and the log says why. `folders` NULL:
+ * tt_data_open. */
+tt_err tt_data_open_common(tt_node *data, const tt_data_want *want, uint64_t seed,
+                           const char *folders, double timeout_s, tt_data **out);
+/* The file it is mapped from; NULL: none, and *why_not (may be NULL) says why, or is NULL too. */
+const char *tt_data_common(const tt_data *d, const char **why_not);
+
 /* One split alone, with the same values as above. The training set is opened for the other one's
  * sake only where that is made of it or cannot be understood without: `val: {split: ...}`,
  * statistics (normalize: auto), the words of a CSV file, the first index of a LIBSVM file.

@@ -253,7 +253,7 @@ tt_err tt_source_libsvm(tt_node *map, const char *what, const tt_source_ctx *c, 
     tt_bytes file = {0};
     tt_err err;
 
-    if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &read))) return err;
+    if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &read)) || c->look) return err;
     k.index_base = read.index_base;
     k.labels = read.labels;
     if ((err = read_features(map, read.features, &k.features))) return err;

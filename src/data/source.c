@@ -3,10 +3,12 @@
 #include "data/source.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 tt_source *tt_source_new(void)
@@ -176,18 +178,52 @@ tt_err tt_source_read(tt_source *s, const tt_source_ctx *c, const tt_node *at, c
     return TT_OK;
 }
 
-static tt_err find_files(tt_arena *a, const char *dir, const tt_node *map)
+/* What tells a file from one that is put in its place, or written anew. */
+static void date_file(const char *path, tt_str *out)
+{
+    struct stat st;
+
+    if (stat(path, &st))
+        tt_str_add(out, "%s: %s\n", path, strerror(errno));
+    else
+        tt_str_add(out, "%s: %llu %llu %lld %lld.%09ld\n", path, (unsigned long long)st.st_dev,
+                   (unsigned long long)st.st_ino, (long long)st.st_size,
+                   (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+}
+
+/* The files of a map are dated, if asked, with those a format reads beside them. */
+typedef struct dates {
+    const char *const *beside; /* names ended by NULL, or NULL */
+    tt_str *out;
+} dates;
+
+static tt_err look_at_file(tt_arena *a, const char *dir, const tt_node *at, const dates *d)
+{
+    const char *path, *slash;
+    tt_err err = find_file(a, dir, at, at->text, &path);
+
+    if (err || !d) return err;
+    date_file(path, d->out);
+    slash = strrchr(path, '/');
+    for (int i = 0; d->beside && d->beside[i]; i++)
+        date_file(
+            tt_arena_printf(a, "%.*s%s", slash ? (int)(slash - path + 1) : 0, path, d->beside[i]),
+            d->out);
+    return TT_OK;
+}
+
+/* Are they there? `d` NULL: that is all. */
+static tt_err find_files(tt_arena *a, const char *dir, const tt_node *map, const dates *d)
 {
     const tt_node *format = map ? tt_node_get(map, "format") : NULL;
     tt_err err = TT_OK;
 
     for (int i = 0; map && map->kind == TT_MAP && i < map->count && !err; i++) {
         const tt_node *n = map->item[i];
-        const char *path;
         if (!tt_source_is_file(format ? format->text : NULL, map->key[i]->text)) continue;
-        if (n->kind == TT_SCALAR && !tt_node_is_null(n)) err = find_file(a, dir, n, n->text, &path);
+        if (n->kind == TT_SCALAR && !tt_node_is_null(n)) err = look_at_file(a, dir, n, d);
         for (int k = 0; n->kind == TT_LIST && k < n->count && !err; k++)
-            err = find_file(a, dir, n->item[k], n->item[k]->text, &path);
+            err = look_at_file(a, dir, n->item[k], d);
     }
     return err;
 }
@@ -199,8 +235,8 @@ tt_err tt_data_find(const tt_node *data)
     const char *dir = "";
     tt_err err = dir_at ? tt_source_expand(a, dir_at, dir_at->text, &dir) : TT_OK;
 
-    if (!err) err = find_files(a, dir, tt_node_get(data, "train"));
-    if (!err) err = find_files(a, dir, tt_node_get(data, "val"));
+    if (!err) err = find_files(a, dir, tt_node_get(data, "train"), NULL);
+    if (!err) err = find_files(a, dir, tt_node_get(data, "val"), NULL);
     tt_arena_close(a);
     return err;
 }
@@ -325,10 +361,11 @@ static const struct {
     const char *name;
     tt_source_fn *open;
     const char *samples, *answers; /* keys that name files; NULL: none */
+    const char *const *beside;     /* files read beside those, if they are there */
 } formats[] = {
     {"idx", tt_source_idx, "images", "labels"},
-    {"cifar10", tt_source_cifar10, "files", NULL},
-    {"cifar100", tt_source_cifar100, "files", NULL},
+    {"cifar10", tt_source_cifar10, "files", NULL, tt_cifar_names},
+    {"cifar100", tt_source_cifar100, "files", NULL, tt_cifar_names},
     {"npy", tt_source_npy, "x", "y"},
     {"csv", tt_source_csv, "file", NULL},
     {"tsv", tt_source_tsv, "file", NULL},
@@ -393,19 +430,43 @@ bool tt_source_leans(const tt_node *map, const tt_data_want *want)
     return label && !tt_node_is_null(label);
 }
 
-tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt_source **out)
+static tt_err read_format(tt_node *map, const char *what, int *which)
 {
     static const tt_key format_key = {"format", TT_CHOICE, 0, NULL, 0, 0, TT_FORMATS, ""};
     tt_node *format = tt_node_get(map, "format");
+
+    if (map->kind != TT_MAP)
+        return tt_node_fail(map, "%s must be a map: {format: idx, images: ..., labels: ...}", what);
+    if (!format) return tt_node_fail(map, "%s lacks the key 'format' (%s)", what, TT_FORMATS);
+    return tt_node_value(format, "format", &format_key, which);
+}
+
+tt_err tt_source_look(tt_node *map, const char *what, const tt_source_ctx *c, tt_str *out)
+{
+    tt_source_ctx look = *c;
+    tt_source *s;
+    int which;
+    tt_err err;
+
+    if ((err = read_format(map, what, &which))) return err;
+    look.look = true;
+    s = tt_source_new();
+    if (!(err = formats[which].open(map, what, &look, s))) {
+        tt_tree_print(map, false, out);
+        err = find_files(s->arena, c->dir, map, &(dates){formats[which].beside, out});
+    }
+    tt_source_close(s);
+    return err;
+}
+
+tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt_source **out)
+{
     tt_source *s;
     int which;
     tt_err err;
 
     *out = NULL;
-    if (map->kind != TT_MAP)
-        return tt_node_fail(map, "%s must be a map: {format: idx, images: ..., labels: ...}", what);
-    if (!format) return tt_node_fail(map, "%s lacks the key 'format' (%s)", what, TT_FORMATS);
-    if ((err = tt_node_value(format, "format", &format_key, &which))) return err;
+    if ((err = read_format(map, what, &which))) return err;
     s = tt_source_new();
     if ((err = formats[which].open(map, what, c, s))) goto out;
     for (int64_t i = 0; s->label && i < s->kept; i++)

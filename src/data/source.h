@@ -60,10 +60,14 @@ typedef struct tt_source_ctx {
     const char *dir; /* expanded                                                          */
     tt_split split;
     const tt_source *train; /* val: the training set if it was opened, else NULL          */
+    bool look; /* read the keys, which fills in their defaults, and open no file          */
 } tt_source_ctx;
 
 /* Reads a `train:` or `val:` map. On error *out is NULL. */
 tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt_source **out);
+/* Reads the keys alone and finds the files. Adds to `out` all that decides on what would be
+ * decoded: the map with its defaults, and of each file its path, place, size and date. */
+tt_err tt_source_look(tt_node *map, const char *what, const tt_source_ctx *c, tt_str *out);
 /* Can this `val:` map not be understood without the training set's file? */
 bool tt_source_leans(const tt_node *map, const tt_data_want *want);
 bool tt_source_is_text(const tt_node *map); /* csv, tsv: labels may be words            */
@@ -104,6 +108,9 @@ bool tt_cell_number(const char *s, size_t n, double *out);
 /* Checks a label against want->classes; `where` is "row 12" or "line 3, column 'y'". */
 tt_err tt_source_label(const tt_data_want *want, const char *name, const char *where, double value,
                        int32_t *out);
+
+/* Files of names that CIFAR's files may have beside them, ended by NULL. */
+extern const char *const tt_cifar_names[];
 
 /* ---- Decoders ---- */
 
@@ -166,6 +173,15 @@ typedef struct tt_part {
     const char *describe;
 } tt_part;
 
+/* Content in common with other processes: see common.c. */
+typedef struct tt_common {
+    const char *file; /* it is mapped from; NULL: this process has its own ...           */
+    const char *why;  /* ... for this reason; NULL: nobody wanted it in common            */
+    void *map;
+    size_t size;
+    struct tt_claim *claim; /* this process is to make it; else NULL                      */
+} tt_common;
+
 struct tt_data {
     tt_data_want want;
     tt_source *train; /* NULL: the validation set alone was opened                        */
@@ -176,6 +192,7 @@ struct tt_data {
      * the same for both splits; the factor brings each from the numbers of its own file.   */
     int64_t channels, plane;
     const float *b;
+    const double *mean, *deviation; /* of tt_data_stats; NULL: nobody has asked            */
     int64_t height, width; /* of a plane, 0 if it is no image                             */
     int crop;
     bool flip;
@@ -186,6 +203,7 @@ struct tt_data {
     tt_arena *arena;
     pthread_mutex_t sha_lock;
     char sha[65]; /* "" until asked for                                                   */
+    tt_common common;
 };
 
 /* Sample i of a split among those of its source, and its row in memory. */
@@ -201,6 +219,22 @@ static inline int64_t tt_part_row(const tt_part *p, int64_t i)
 
 /* Mean and deviation of each channel over the training samples, before scaling. */
 void tt_data_stats(const tt_data *d, double *mean, double *deviation);
+
+/* ---- Content in common: common.c ---- */
+
+/* The name of the content these maps would be decoded to, `val` NULL or cut from the other: it
+ * changes with whatever the content depends on. `normalize`: there are to be statistics. On error
+ * who opens the files will hear the same. */
+tt_err tt_common_key(tt_node *train, tt_node *val, const tt_source_ctx *c, uint64_t seed,
+                     bool normalize, char key[65]);
+/* Takes the content of that name from one of the folders: sets train, val, mean, deviation and sha.
+ * If it is not there, either it is ours to make (`claim` is set) or not to be had in common, which
+ * the log then says. TT_EIO: who makes it has done nothing for timeout_s. */
+tt_err tt_common_find(tt_data *d, const char *folders, const char *key, double timeout_s);
+/* Puts what was decoded there, and goes over to it. If that fails the log says so. `key` is that of
+ * now: if files have changed meanwhile, it is not for others. Without a claim it does nothing. */
+void tt_common_make(tt_data *d, const char *key);
+void tt_common_close(tt_common *c); /* accepts a zeroed one */
 
 /* ---- tar, for `tutti data get` ---- */
 typedef struct tt_tar {

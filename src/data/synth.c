@@ -158,7 +158,7 @@ tt_err tt_source_synth(tt_node *map, const char *what, const tt_source_ctx *c, t
     uint64_t shared, own;
     tt_err err;
 
-    if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &k))) return err;
+    if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &k)) || c->look) return err;
     /* Centres and weights are shared by training and validation set, samples are not. */
     shared = tt_random_key((uint64_t)k.seed, kinds[k.kind]);
     own = tt_random_key(shared, c->split == TT_VAL ? "val" : "train");

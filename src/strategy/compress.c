@@ -73,9 +73,8 @@ INLINE int32_t load_body(const float *x, const float *residual, int n, float *v)
     return largest(v, n);
 }
 
-/* ---- rounding: `top` is the bits of the largest |v|, `left` becomes what the bytes do not say
- * ----
- */
+/* ---- rounding ---- */
+/* `top` is the bits of the largest |v|, `left` becomes what the bytes do not say. */
 
 INLINE void bf16_encode_body(float *restrict v, int n, int32_t top, uint8_t *restrict wire,
                              float *restrict left)
@@ -543,8 +542,7 @@ static tt_err decode_runs(codec_kind kind, int64_t n, const uint8_t *wire, float
 
 /* ---- pairs ---- */
 
-/* Counts down from the largest digit; *wanted becomes its place among those with the digit found.
- */
+/* Counts down from the largest digit; *wanted becomes its place among those with that digit. */
 static int32_t find_digit(const uint32_t *table, int digits, int tables, int64_t *wanted)
 {
     int32_t digit = digits;

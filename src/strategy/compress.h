@@ -48,9 +48,7 @@ void codec_encode(const codec *c, int64_t n, const float *x, float *residual, vo
 tt_err codec_decode(const codec *c, int64_t n, const void *wire, size_t bytes, float *out);
 
 /* Sums of sparse gradients are sparse: after adding up `parts` decoded TOPK vectors, at most
- * `parts` times count elements are not zero. This encodes them all, exactly, in
- * codec_sparse_bytes() bytes.
- */
+ * `parts` times count elements are not zero. This encodes them all, exactly, in so many bytes. */
 size_t codec_sparse_bytes(const codec *c, int64_t n, int parts);
 void codec_sparse_encode(const codec *c, int64_t n, int parts, const float *x, void *wire);
 tt_err codec_sparse_decode(const codec *c, int64_t n, int parts, const void *wire, size_t bytes,

@@ -68,7 +68,7 @@ static void seat_ranks(tt_strategy *s, const int *color)
         for (int l = 0; l < n->ranks; l++) {
             if (n->rank[l] == w->rank) s->first_seat = at;
             for (int t = 0; t < s->threads[n->rank[l]]; t++)
-                s->seats[at++] = (seat){.rank = n->rank[l], .thread = t, .node = h};
+                s->seats[at++] = (seat){.rank = n->rank[l], .thread = t};
         }
         n->seats.b = at;
     }
@@ -163,7 +163,6 @@ static void stay_apart(tt_strategy *s)
     own->seats = (range){s->first_seat, s->first_seat + threads};
     own->units = (range){s->seats[own->seats.a].units.a, s->seats[own->seats.b - 1].units.b};
     own->places = (range){0, 1};
-    for (int i = 0; i < s->seat_count; i++) s->seats[i].node = 0;
     s->node_count = s->columns = 1;
     s->node = s->local = 0;
 }
@@ -203,6 +202,9 @@ tt_err deal_open(tt_strategy *s, int threads, const int64_t *rows)
                                            : -1,
                               &s->column_group)))
         goto out;
+    s->member = take((size_t)s->node_count, sizeof *s->member);
+    for (int h = 0; has_column && h < s->node_count; h++)
+        while (s->column_group->rank[s->member[h]] != s->nodes[h].rank[s->local]) s->member[h]++;
     s->staged =
         s->node_count > 1 || (s->plan.aggregate == TT_ALLREDUCE && s->nodes[s->node].ranks > 1);
 out:
@@ -304,7 +306,6 @@ tt_err deal_buckets(tt_strategy *s)
             if (grad[y].at < b->all.at + b->all.n && b->all.at < grad[y].at + grad[y].n)
                 b->yields = y + 1;
     }
-    s->pass_yields = count;
     free(grad);
     return TT_OK;
 }
@@ -322,6 +323,7 @@ void deal_close(tt_strategy *s)
     free(s->threads);
     free(s->seats);
     free(s->nodes);
+    free(s->member);
     free(s->piece_bucket);
     free(s->piece_column);
     free(s->piece_node);

@@ -9,6 +9,9 @@
  *
  * With PowerSGD it is longer: see factor.c, which has the same stages twice.
  *
+ * Messages are waited for by who drives them as long as the world's deadline; each that begins or
+ * is through is a sign of life (`moved`) for those of the node who wait for us, which is longer.
+ *
  * A part is received where it will be used. The buffer of a send is not written to before the send
  * is done, so GATHER, which receives into what SCATTER sent from, begins when all of SCATTER is
  * over. Buckets are independent of one another: the network always has something to do. */
@@ -17,7 +20,7 @@
 
 #include "strategy/inner.h"
 
-enum { KINDS = 8, TAG_SCATTER = 0, TAG_GATHER, TAG_WEIGHTS, TAG_RESULTS, TAG_ROWS };
+enum { KINDS = 8, TAG_SCATTER = 0, TAG_GATHER, TAG_WEIGHTS, TAG_RESULTS, TAG_ROWS, TAG_SUMS };
 
 struct exchange {
     way *ways;
@@ -27,10 +30,11 @@ struct exchange {
     float *inboxes;
     size_t inbox_bytes;
     ranges *targets;       /* of each node: the nodes of the tree it sends */
+    int most_targets;      /* of any node */
     range *units, *places; /* of each node */
     const float *term[MOST_TERMS];
-    char *blob; /* everybody's, for a gather */
-    size_t blob_bytes;
+    double *sums;          /* of batch norm, of all nodes */
+    tt_piece_result *told; /* of all pieces, by rank, and then our own once more */
 };
 
 static int tag_of(int kind, int64_t number)
@@ -38,58 +42,58 @@ static int tag_of(int kind, int64_t number)
     return (int)((number * KINDS + kind) % (TT_TAGS - KINDS));
 }
 
-int column_at(const tt_strategy *s, int h)
-{
-    int i = 0;
-    while (s->column_group->rank[i] != s->nodes[h].rank[s->local]) i++;
-    return i;
-}
-
 static tt_span part_of(const tt_strategy *s, const bucket *b, int h)
 {
     return b->part[s->local * s->node_count + h];
 }
 
+/* Room to receive a bucket's sums of all nodes. Factors have their own. */
+static size_t inbox_floats(const tt_strategy *s, int index)
+{
+    if (s->codec.kind == CODEC_LOWRANK) return 0;
+    return (size_t)part_of(s, &s->buckets[index], s->node).n * (size_t)s->node_count *
+           (size_t)s->buffers;
+}
+
 tt_err exchange_open(tt_strategy *s)
 {
-    exchange *x = calloc(1, sizeof *x);
-    size_t most = (size_t)(2 * s->node_count) * (size_t)s->buffers, at = 0;
+    exchange *x = take(1, sizeof *x);
+    size_t nodes = (size_t)s->node_count, all = (size_t)s->world->size;
+    size_t most = 2 * nodes * (size_t)s->buffers, at = 0;
 
-    if (!x) tt_mem_out(sizeof *x);
     s->ex = x;
+    s->in = take(all, sizeof *s->in);
+    s->out = take(all, sizeof *s->out);
+    x->ops = take(2 * all + 2 * nodes * (size_t)s->bucket_count, sizeof *x->ops);
+    x->told = take(2 * (size_t)s->piece_count, sizeof *x->told);
     if (s->node_count == 1 || !s->column_group) return TT_OK;
-    x->ways = calloc((size_t)s->bucket_count, sizeof *x->ways);
-    x->ops = calloc(most + (size_t)s->bucket_count * 2 * (size_t)s->node_count, sizeof *x->ops);
-    x->targets = calloc((size_t)s->node_count, sizeof *x->targets);
-    x->units = calloc((size_t)s->node_count, sizeof *x->units);
-    x->places = calloc((size_t)s->node_count, sizeof *x->places);
-    if (!x->ways || !x->ops || !x->targets || !x->units || !x->places)
-        tt_mem_out(most * sizeof *x->ops);
+    x->ways = take((size_t)s->bucket_count, sizeof *x->ways);
+    x->targets = take(nodes, sizeof *x->targets);
+    x->units = take(nodes, sizeof *x->units);
+    x->places = take(nodes, sizeof *x->places);
+    x->sums = take(nodes * (size_t)s->sums_most, sizeof *x->sums);
     x->way_count = s->bucket_count;
     for (int h = 0; h < s->node_count; h++) {
         x->units[h] = s->nodes[h].units;
         x->places[h] = s->nodes[h].places;
     }
     for (int b = 0; b < s->bucket_count; b++) {
-        way *w = &x->ways[b];
-        w->stage = DONE;
-        if (!(w->ops = calloc(most, sizeof *w->ops))) tt_mem_out(most * sizeof *w->ops);
-        x->inbox_bytes += (size_t)part_of(s, &s->buckets[b], s->node).n * (size_t)s->node_count *
-                          (size_t)s->buffers * sizeof(float);
+        x->ways[b].stage = DONE;
+        x->ways[b].ops = take(most, sizeof *x->ways[b].ops);
+        x->inbox_bytes += inbox_floats(s, b) * sizeof(float);
     }
     x->inboxes = tt_block_alloc(x->inbox_bytes + 64);
     if (!x->inboxes)
         return tt_fail(TT_ENOMEM, "no memory to receive gradients of %d nodes", s->node_count);
-    for (int b = 0; b < s->bucket_count; b++) {
+    for (int b = 0; b < s->bucket_count; at += inbox_floats(s, b++))
         x->ways[b].inbox = x->inboxes + at;
-        at += (size_t)part_of(s, &s->buckets[b], s->node).n * (size_t)s->node_count *
-              (size_t)s->buffers;
-    }
     return TT_OK;
 }
 
-void exchange_close(exchange *x)
+void exchange_close(tt_strategy *s)
 {
+    exchange *x = s->ex;
+
     if (!x) return;
     for (int b = 0; b < x->way_count; b++) free(x->ways[b].ops);
     free(x->ways);
@@ -97,9 +101,45 @@ void exchange_close(exchange *x)
     free(x->targets);
     free(x->units);
     free(x->places);
-    free(x->blob);
+    free(x->sums);
+    free(x->told);
+    free(s->in);
+    free(s->out);
     if (x->inboxes) tt_block_free(x->inboxes, x->inbox_bytes + 64);
     free(x);
+}
+
+/* ---- Messages ---- */
+
+static void show_life(tt_strategy *s)
+{
+    tt_flag *f = &rank_at(s, s->local)->moved;
+    tt_flag_set(f, tt_flag_get(f) + 1);
+}
+
+tt_err exchange_start(tt_strategy *s, int tag, tt_op *ops, int *count)
+{
+    const tt_group *g = s->column_group;
+
+    for (int i = 0; i < g->size; i++)
+        if (i != g->me) s->stats.bytes_sent += (int64_t)s->out[i].bytes;
+    show_life(s);
+    return tt_trade_start(g, tag, s->in, s->out, ops, count);
+}
+
+/* Who does not come is named to the others of the node. */
+static tt_err wait_for(tt_strategy *s, tt_op *ops, int count)
+{
+    tt_err err;
+
+    for (int i = 0; i < count; i++) {
+        if ((err = tt_op_wait(&ops[i]))) {
+            strategy_alarm(s, ops[i].group->rank[ops[i].peer]);
+            return err;
+        }
+        show_life(s);
+    }
+    return TT_OK;
 }
 
 /* ---- Gradients ---- */
@@ -113,6 +153,7 @@ void exchange_begin(tt_strategy *s)
     int count = 0;
 
     if (!x->ways) return;
+    x->most_targets = 0;
     for (int h = 0; h < s->node_count; h++) {
         ranges cover;
         x->targets[h].count = 0;
@@ -128,6 +169,7 @@ void exchange_begin(tt_strategy *s)
             x->targets[h].at[x->targets[h].count++] = cover.at[i];
             all[count++] = cover.at[i];
         }
+        if (x->targets[h].count > x->most_targets) x->most_targets = x->targets[h].count;
     }
     range whole = {0, s->plan.exact ? s->units : s->node_count};
     sum_build(all, count, &whole, 1, &s->all_sum);
@@ -138,66 +180,51 @@ void exchange_begin(tt_strategy *s)
 /* Compressed there is one vector of each node: exact sums are never. */
 static tt_err start_squeezed(tt_strategy *s, int index)
 {
-    exchange *x = s->ex;
-    way *w = &x->ways[index];
+    way *w = &s->ex->ways[index];
     const bucket *b = &s->buckets[index];
-    tt_span own = part_of(s, b, s->node);
-    int tag = tag_of(TAG_SCATTER, (int64_t)index * MOST_TARGETS);
-    size_t bytes;
-    tt_err err;
+    bool own = part_of(s, b, s->node).n > 0, present = s->ex->targets[s->node].count > 0;
 
     for (int h = 0; h < s->node_count; h++) {
-        if (h == s->node || !own.n || !x->targets[h].count) continue;
-        void *to = squeeze_inbox(s, index, h, &bytes);
-        if ((err = tt_recv_start(s->column_group, column_at(s, h), tag, to, bytes,
-                                 &w->ops[w->op_count++])))
-            return err;
+        tt_parcel none = {NULL, 0}, *in = &s->in[s->member[h]], *out = &s->out[s->member[h]];
+        *in = own && s->ex->targets[h].count ? squeeze_inbox(s, index, h) : none;
+        *out = present && part_of(s, b, h).n ? squeeze_part(s, index, h) : none;
     }
-    for (int i = 0; i < s->node_count && x->targets[s->node].count; i++) {
-        int h = (s->node + i) % s->node_count;
-        if (!part_of(s, b, h).n) continue;
-        const void *from = squeeze_part(s, index, h, &bytes);
-        if (h == s->node) continue;
-        if ((err = tt_send_start(s->column_group, column_at(s, h), tag, from, bytes,
-                                 &w->ops[w->op_count++])))
-            return err;
-        s->stats.bytes_sent += (int64_t)bytes;
+    return exchange_start(s, tag_of(TAG_SCATTER, (int64_t)index * MOST_TARGETS), w->ops,
+                          &w->op_count);
+}
+
+/* Our k-th sums to all, theirs to us. An inbox has those of each node one after the other. */
+static tt_err start_targets(tt_strategy *s, int index, int k)
+{
+    exchange *x = s->ex;
+    way *w = &x->ways[index];
+    tt_span own = part_of(s, &s->buckets[index], s->node);
+    const float *from = grad_at(s, s->local, 0, k);
+    float *to = w->inbox;
+
+    for (int h = 0; h < s->node_count; h++) {
+        tt_span part = part_of(s, &s->buckets[index], h);
+        int theirs = x->targets[h].count, ours = x->targets[s->node].count;
+        s->in[s->member[h]] =
+            (tt_parcel){to + k * own.n, k < theirs ? (size_t)own.n * sizeof *to : 0};
+        s->out[s->member[h]] = (tt_parcel){(void *)(uintptr_t)(from + part.at),
+                                           k < ours ? (size_t)part.n * sizeof *from : 0};
+        if (h != s->node) to += theirs * own.n;
     }
-    w->stage = SCATTER;
-    return TT_OK;
+    return exchange_start(s, tag_of(TAG_SCATTER, (int64_t)index * MOST_TARGETS + k), w->ops,
+                          &w->op_count);
 }
 
 static tt_err start_scatter(tt_strategy *s, int index)
 {
-    exchange *x = s->ex;
-    way *w = &x->ways[index];
-    const bucket *b = &s->buckets[index];
-    tt_span own = part_of(s, b, s->node);
-    float *to = w->inbox;
-    tt_err err;
+    way *w = &s->ex->ways[index];
+    tt_err err = TT_OK;
 
     w->op_count = w->next = 0;
-    if (s->squeeze) return start_squeezed(s, index);
-    for (int h = 0; h < s->node_count; h++)
-        for (int k = 0; k < x->targets[h].count && h != s->node && own.n; k++, to += own.n)
-            if ((err = tt_recv_start(s->column_group, column_at(s, h),
-                                     tag_of(TAG_SCATTER, (int64_t)index * MOST_TARGETS + k), to,
-                                     (size_t)own.n * sizeof *to, &w->ops[w->op_count++])))
-                return err;
-    for (int i = 1; i < s->node_count; i++) {
-        int h = (s->node + i) % s->node_count;
-        tt_span part = part_of(s, b, h);
-        for (int k = 0; k < x->targets[s->node].count && part.n; k++) {
-            const float *from = grad_at(s, s->local, 0, k) + part.at;
-            if ((err = tt_send_start(s->column_group, column_at(s, h),
-                                     tag_of(TAG_SCATTER, (int64_t)index * MOST_TARGETS + k), from,
-                                     (size_t)part.n * sizeof *from, &w->ops[w->op_count++])))
-                return err;
-            s->stats.bytes_sent += part.n * 4;
-        }
-    }
     w->stage = SCATTER;
-    return TT_OK;
+    if (s->squeeze) return start_squeezed(s, index);
+    for (int k = 0; k < s->ex->most_targets && !err; k++) err = start_targets(s, index, k);
+    return err;
 }
 
 static tt_err unpack_all(tt_strategy *s, int index, tt_span own, float *in)
@@ -244,27 +271,15 @@ static tt_err add_up(tt_strategy *s, int index)
 static tt_err start_squeezed_gather(tt_strategy *s, int index)
 {
     way *w = &s->ex->ways[index];
-    const bucket *b = &s->buckets[index];
-    tt_span own = part_of(s, b, s->node);
-    size_t bytes;
-    tt_err err;
+    tt_parcel none = {NULL, 0}, own = none;
 
+    if (part_of(s, &s->buckets[index], s->node).n) own = squeeze_sum(s, index);
     for (int h = 0; h < s->node_count; h++) {
-        if (h == s->node || !part_of(s, b, h).n) continue;
-        void *to = squeeze_sum_inbox(s, index, h, &bytes);
-        if ((err = tt_recv_start(s->column_group, column_at(s, h), tag_of(TAG_GATHER, index), to,
-                                 bytes, &w->ops[w->op_count++])))
-            return err;
+        bool any = part_of(s, &s->buckets[index], h).n > 0;
+        s->in[s->member[h]] = any ? squeeze_sum_inbox(s, index, h) : none;
+        s->out[s->member[h]] = own;
     }
-    if (!own.n) return TT_OK;
-    const void *from = squeeze_sum(s, index, &bytes);
-    for (int i = 1; i < s->node_count; i++) {
-        if ((err = tt_send_start(s->column_group, column_at(s, (s->node + i) % s->node_count),
-                                 tag_of(TAG_GATHER, index), from, bytes, &w->ops[w->op_count++])))
-            return err;
-        s->stats.bytes_sent += (int64_t)bytes;
-    }
-    return TT_OK;
+    return exchange_start(s, tag_of(TAG_GATHER, index), w->ops, &w->op_count);
 }
 
 static tt_err unpack_sums(tt_strategy *s, int index)
@@ -279,25 +294,14 @@ static tt_err unpack_sums(tt_strategy *s, int index)
 /* `base` is a flat array: our part of it goes to all nodes, theirs come to their places. */
 static tt_err start_gather(tt_strategy *s, int index, int kind, float *base, tt_op *ops, int *count)
 {
-    const bucket *b = &s->buckets[index];
-    tt_span own = part_of(s, b, s->node);
-    tt_err err;
+    tt_span own = part_of(s, &s->buckets[index], s->node);
 
     for (int h = 0; h < s->node_count; h++) {
-        tt_span part = part_of(s, b, h);
-        if (h != s->node && part.n &&
-            (err = tt_recv_start(s->column_group, column_at(s, h), tag_of(kind, index),
-                                 base + part.at, (size_t)part.n * sizeof *base, &ops[(*count)++])))
-            return err;
+        tt_span part = part_of(s, &s->buckets[index], h);
+        s->in[s->member[h]] = (tt_parcel){base + part.at, (size_t)part.n * sizeof *base};
+        s->out[s->member[h]] = (tt_parcel){base + own.at, (size_t)own.n * sizeof *base};
     }
-    for (int i = 1; i < s->node_count && own.n; i++) {
-        if ((err = tt_send_start(s->column_group, column_at(s, (s->node + i) % s->node_count),
-                                 tag_of(kind, index), base + own.at, (size_t)own.n * sizeof *base,
-                                 &ops[(*count)++])))
-            return err;
-        s->stats.bytes_sent += own.n * 4;
-    }
-    return TT_OK;
+    return exchange_start(s, tag_of(kind, index), ops, count);
 }
 
 static bool column_reduced(const tt_strategy *s, int index)
@@ -322,9 +326,14 @@ static tt_err advance(tt_strategy *s, int index)
     }
     while (w->stage != DONE) {
         while (w->next < w->op_count) {
-            if ((err = tt_op_test(&w->ops[w->next]))) return err;
-            if (!w->ops[w->next].done) return TT_OK;
+            tt_op *op = &w->ops[w->next];
+            if ((err = tt_op_test(op))) {
+                strategy_alarm(s, op->group->rank[op->peer]);
+                return err;
+            }
+            if (!op->done) return TT_OK;
             w->next++;
+            show_life(s);
         }
         if (s->factor) {
             if ((err = factor_next(s, index, w, true))) return err;
@@ -399,35 +408,30 @@ tt_err exchange_weights(tt_strategy *s)
     for (int b = 0; b < s->bucket_count; b++)
         if ((err = start_gather(s, b, TAG_WEIGHTS, w_at(s, s->local, !s->half), x->ops, &count)))
             return err;
-    if ((err = tt_ops_wait(x->ops, count)))
+    if ((err = wait_for(s, x->ops, count)))
         return tt_context(err, "step %lld, new weights", (long long)s->step + 1);
     return TT_OK;
 }
 
 /* ---- Small things ---- */
 
-/* Between the leaders of all nodes: `bytes` bytes at each node's own place in `base`. */
-static tt_err gather_places(tt_strategy *s, int kind, char *base, size_t each, const range *place)
+/* Between the leaders of all nodes: what is at each node's own place in `base`, `each` bytes each.
+ */
+static tt_err gather_places(tt_strategy *s, int kind, void *base, size_t each, const range *place)
 {
-    tt_op *ops = s->ex->ops;
+    range own = place[s->node];
     int count = 0;
     tt_err err;
 
     for (int h = 0; h < s->node_count; h++) {
         range p = place[h];
-        if (h != s->node && p.b > p.a &&
-            (err = tt_recv_start(s->column_group, column_at(s, h), tag_of(kind, 0),
-                                 base + (size_t)p.a * each, (size_t)(p.b - p.a) * each,
-                                 &ops[count++])))
-            return err;
+        s->in[s->member[h]] =
+            (tt_parcel){(char *)base + (size_t)p.a * each, (size_t)(p.b - p.a) * each};
+        s->out[s->member[h]] =
+            (tt_parcel){(char *)base + (size_t)own.a * each, (size_t)(own.b - own.a) * each};
     }
-    range own = place[s->node];
-    for (int i = 1; i < s->node_count && own.b > own.a; i++)
-        if ((err = tt_send_start(s->column_group, column_at(s, (s->node + i) % s->node_count),
-                                 tag_of(kind, 0), base + (size_t)own.a * each,
-                                 (size_t)(own.b - own.a) * each, &ops[count++])))
-            return err;
-    return tt_ops_wait(ops, count);
+    if ((err = exchange_start(s, tag_of(kind, 0), s->ex->ops, &count))) return err;
+    return wait_for(s, s->ex->ops, count);
 }
 
 tt_err exchange_results(tt_strategy *s)
@@ -436,8 +440,8 @@ tt_err exchange_results(tt_strategy *s)
     tt_err err;
 
     if (s->node_count == 1 || s->local) return TT_OK;
-    if ((err = gather_places(s, TAG_RESULTS, (char *)results_of(s), sizeof(tt_result), x->units)) ||
-        (err = gather_places(s, TAG_ROWS, (char *)rows_of(s), sizeof(row), x->places)))
+    if ((err = gather_places(s, TAG_RESULTS, results_of(s), sizeof(tt_result), x->units)) ||
+        (err = gather_places(s, TAG_ROWS, rows_of(s), sizeof(row), x->places)))
         return tt_context(err, "step %lld, results", (long long)s->step + 1);
     return TT_OK;
 }
@@ -445,47 +449,54 @@ tt_err exchange_results(tt_strategy *s)
 /* A leader's sums of its node become those of all, added in node order. */
 tt_err exchange_sums(tt_strategy *s, double *value, int n)
 {
-    exchange *x = s->ex;
-    size_t each = (size_t)n * sizeof *value, all = each * (size_t)s->node_count;
+    double *all = s->ex->sums;
+    size_t bytes = (size_t)n * sizeof *value;
+    int count = 0;
     tt_err err;
 
-    if (x->blob_bytes < all) {
-        free(x->blob);
-        if (!(x->blob = malloc(all))) tt_mem_out(all);
-        x->blob_bytes = all;
+    for (int h = 0; h < s->node_count; h++) {
+        s->in[s->member[h]] = (tt_parcel){all + h * n, bytes};
+        s->out[s->member[h]] = (tt_parcel){value, bytes};
     }
-    if ((err = tt_group_gather(s->column_group, value, each, x->blob)))
+    if ((err = exchange_start(s, tag_of(TAG_SUMS, 0), s->ex->ops, &count)) ||
+        (err = wait_for(s, s->ex->ops, count)))
         return tt_context(err, "step %lld, sums of batch norm", (long long)s->step + 1);
-    memset(value, 0, each);
+    memcpy(all + s->node * n, value, bytes);
+    memset(value, 0, bytes);
     for (int h = 0; h < s->node_count; h++)
-        for (int i = 0; i < n; i++) value[i] += ((double *)x->blob)[h * n + i];
+        for (int i = 0; i < n; i++) value[i] += all[h * n + i];
     return TT_OK;
 }
 
 /* ---- What pieces tell ---- */
 
+/* Each rank tells all others of those that it has updated, in order. */
 tt_err exchange_pieces(tt_strategy *s)
 {
-    const tt_group *all = tt_world_all(s->world);
-    size_t one = sizeof(tt_piece_result), each = one * (size_t)s->piece_count;
-    exchange *x = s->ex;
-    tt_piece_result *mine, *theirs;
+    const tt_world *w = s->world;
+    tt_piece_result *to = s->ex->told, *own = to + s->piece_count;
+    int count = 0;
     tt_err err;
 
-    if (x->blob_bytes < each * (size_t)(all->size + 1)) {
-        free(x->blob);
-        x->blob_bytes = each * (size_t)(all->size + 1);
-        if (!(x->blob = malloc(x->blob_bytes))) tt_mem_out(x->blob_bytes);
+    for (int i = 0; i < s->own_count; i++) own[i] = tt_optim_told(s->optim, s->own_pieces[i]);
+    for (int r = 0; r < w->size; r++) {
+        s->in[r].bytes = 0;
+        s->out[r] = (tt_parcel){own, (size_t)s->own_count * sizeof *own};
     }
-    mine = (tt_piece_result *)x->blob;
-    theirs = mine + s->piece_count;
-    for (int i = 0; i < s->piece_count; i++)
-        mine[i] = owns(s, i) ? tt_optim_told(s->optim, i) : (tt_piece_result){0};
-    if ((err = tt_group_gather(all, mine, each, theirs)))
+    for (int i = 0; i < s->piece_count; i++) s->in[tt_strategy_owner(s, i)].bytes += sizeof *to;
+    for (int r = 0; r < w->size; r++) {
+        s->in[r].data = to;
+        to += s->in[r].bytes / sizeof *to;
+    }
+    show_life(s);
+    if ((err = tt_trade_start(tt_world_all(w), TAG_PIECES, s->in, s->out, s->ex->ops, &count)) ||
+        (err = wait_for(s, s->ex->ops, count)))
         return tt_context(err, "step %lld, norms", (long long)s->step + 1);
     for (int i = 0; i < s->piece_count; i++) {
-        int owner = s->nodes[s->piece_node[i]].rank[s->piece_column[i]];
-        tt_optim_tell(s->optim, i, &theirs[(size_t)owner * (size_t)s->piece_count + (size_t)i]);
+        int owner = tt_strategy_owner(s, i);
+        tt_piece_result *next = s->in[owner].data;
+        if (owner != w->rank) tt_optim_tell(s->optim, i, next);
+        s->in[owner].data = next + 1;
     }
     return TT_OK;
 }

@@ -1,13 +1,15 @@
 /* factor: PowerSGD: matrices travel as two thin factors, summed one after the other.
  *
  * A bucket's way between nodes:
- *   WAITING   until the node's sum is there. v = sum + residual; P = v Q with the Q of the step
- * before SCATTER   P, and all that is no matrix, summed over the nodes: each adds up an even part
- * ... GATHER    ... and gives it to all. Then P is made orthonormal, Q = v' P, residual = v - P Q'
+ *   WAITING   until the node's sum is there. v = sum + residual; P = v Q, by the Q of the step
+ *             before
+ *   SCATTER   P, and all that is no matrix, summed over the nodes: each adds up an even part ...
+ *   GATHER    ... and gives it to all. Then P is made orthonormal, Q = v' P, residual = v - P Q'
  *   SCATTER2, GATHER2   the same for Q. Then the gradient is P Q'
  *
  * One rank of each node does it, for whole tensors. All compute the same from the same sums, so
- * they stay equal. A tensor for which two factors are no smaller travels as it is. */
+ * they stay equal. A tensor for which two factors are no smaller travels as it is, and with it what
+ * another compression may have left for it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,11 +152,11 @@ static void make_first(tt_strategy *s, const bundle *u, bool present)
         if (i + 1 == u->matrix_count) to += m->p + m->rows * r;
     }
     for (int i = 0; i < u->plain_count; to += u->plain[i++].n) {
-        size_t bytes = (size_t)u->plain[i].n * sizeof *to;
-        if (present)
-            memcpy(to, grad + u->plain[i].at, bytes);
-        else
-            memset(to, 0, bytes);
+        tt_span p = u->plain[i];
+        size_t bytes = (size_t)p.n * sizeof *to;
+        memcpy(to, residual + p.at, bytes);
+        memset(residual + p.at, 0, bytes);
+        if (present) s->k->add(p.n, to, grad + p.at, to);
     }
 }
 
@@ -197,30 +199,19 @@ static void put_back(tt_strategy *s, const bundle *u)
 static tt_err start_sum(tt_strategy *s, way *w, float *x, int64_t n, float *inbox, int tag)
 {
     tt_span own = even(n, s->node_count, s->node);
-    tt_err err;
 
-    w->op_count = w->next = 0;
-    for (int h = 0; h < s->node_count; h++)
-        if (h != s->node && own.n &&
-            (err = tt_recv_start(s->column_group, column_at(s, h), tag, inbox + h * own.n,
-                                 (size_t)own.n * sizeof *x, &w->ops[w->op_count++])))
-            return err;
-    for (int i = 1; i < s->node_count; i++) {
-        int h = (s->node + i) % s->node_count;
+    for (int h = 0; h < s->node_count; h++) {
         tt_span p = even(n, s->node_count, h);
-        if (!p.n) continue;
-        if ((err = tt_send_start(s->column_group, column_at(s, h), tag, x + p.at,
-                                 (size_t)p.n * sizeof *x, &w->ops[w->op_count++])))
-            return err;
-        s->stats.bytes_sent += 4 * p.n;
+        s->in[s->member[h]] = (tt_parcel){inbox + h * own.n, (size_t)own.n * sizeof *x};
+        s->out[s->member[h]] = (tt_parcel){x + p.at, (size_t)p.n * sizeof *x};
     }
-    return TT_OK;
+    w->op_count = w->next = 0;
+    return exchange_start(s, tag, w->ops, &w->op_count);
 }
 
 static tt_err start_return(tt_strategy *s, way *w, float *x, int64_t n, const float *inbox, int tag)
 {
     tt_span own = even(n, s->node_count, s->node);
-    tt_err err;
 
     for (int64_t i = 0; i < own.n; i++) { /* in node order */
         float sum = s->node ? inbox[i] : x[own.at + i];
@@ -228,27 +219,19 @@ static tt_err start_return(tt_strategy *s, way *w, float *x, int64_t n, const fl
             sum += h == s->node ? x[own.at + i] : inbox[h * own.n + i];
         x[own.at + i] = sum;
     }
-    w->op_count = w->next = 0;
     for (int h = 0; h < s->node_count; h++) {
         tt_span p = even(n, s->node_count, h);
-        if (h != s->node && p.n &&
-            (err = tt_recv_start(s->column_group, column_at(s, h), tag, x + p.at,
-                                 (size_t)p.n * sizeof *x, &w->ops[w->op_count++])))
-            return err;
+        s->in[s->member[h]] = (tt_parcel){x + p.at, (size_t)p.n * sizeof *x};
+        s->out[s->member[h]] = (tt_parcel){x + own.at, (size_t)own.n * sizeof *x};
     }
-    for (int i = 1; i < s->node_count && own.n; i++) {
-        if ((err = tt_send_start(s->column_group, column_at(s, (s->node + i) % s->node_count), tag,
-                                 x + own.at, (size_t)own.n * sizeof *x, &w->ops[w->op_count++])))
-            return err;
-        s->stats.bytes_sent += 4 * own.n;
-    }
-    return TT_OK;
+    w->op_count = w->next = 0;
+    return exchange_start(s, tag, w->ops, &w->op_count);
 }
 
 tt_err factor_next(tt_strategy *s, int index, way *w, bool present)
 {
     bundle *u = &s->factor->bundles[index];
-    int tag = 8 * index; /* the exchange's own tags are not in use then, but for those above 3 */
+    int tag = 8 * index; /* and the next: as of the exchange, which has no use for them then */
     tt_err err = TT_OK;
 
     switch (w->stage) {

@@ -57,7 +57,7 @@ int fold_most(int units, range run);                                   /* buffer
 void *take(size_t count, size_t size); /* zeroed; ends the program if there is no memory */
 
 typedef struct seat {
-    int rank, thread, node;
+    int rank, thread;
     range units;
 } seat;
 
@@ -102,6 +102,7 @@ typedef struct rank_flags {
     tt_flag totalled; /* sums of batch norm that are there of all nodes (leader) */
     tt_flag alarm;    /* 1 + the rank that somebody of this node has missed (leader) */
     tt_flag gathered; /* steps whose new weights of this rank's column are there */
+    tt_flag moved;    /* messages of this rank that have begun or are through    */
 } rank_flags;
 
 typedef struct seat_flags {
@@ -145,6 +146,7 @@ struct tt_strategy {
     struct node *nodes;
     int columns;
     tt_group *node_group, *column_group; /* the second NULL: this rank has no column */
+    int *member; /* of each node: its rank of our column, in the column's group */
 
     /* where */
     tt_share share;
@@ -154,7 +156,7 @@ struct tt_strategy {
     int64_t sums_most;
 
     /* what */
-    int piece_count, bucket_count, pass_yields;
+    int piece_count, bucket_count;
     int *piece_bucket, *piece_column, *piece_node;
     bucket *buckets;
     int *own_pieces, own_count; /* that this rank updates, in order */
@@ -162,6 +164,9 @@ struct tt_strategy {
                     * NULL: it may */
     tt_summer *summer;  /* average */
     float *met, *outer; /* average with an outer optimiser: where they met last; its momentum */
+    uint32_t met_at;    /* average: the turn after which they met last */
+    tt_result since;    /* average: of this rank since all heard of each other ... */
+    int64_t hear_at;    /* ... which they do again after this step, if not before  */
     bool staged;        /* sums are made for others before the optimiser needs them */
 
     /* the step in progress */
@@ -182,12 +187,12 @@ struct tt_strategy {
     sum_plan node_sum, all_sum;
     ranges targets;                /* of the node's sum */
     const float *term[MOST_TERMS]; /* of the node's seats, in order */
-    int term_count;
     tt_step_stats stats;
     tt_rank_times *times; /* of all ranks */
     row row;              /* of this one  */
     double passed, heard; /* when this rank had run its units, and knew of all others' */
     exchange *ex;
+    tt_parcel *in, *out; /* for what is begun: of each member of the group */
     codec codec;
     struct squeeze *squeeze; /* NULL: nothing is compressed */
     struct factor *factor;   /* NULL: or not by PowerSGD    */
@@ -260,6 +265,10 @@ static inline bool owns(const tt_strategy *s, int piece)
 /* The first error of any thread ends the step for all of them. */
 void strategy_fail(tt_strategy *s, tt_err err);
 bool strategy_failed(const tt_strategy *s);
+/* Who has missed somebody says whom, so that the others of the node do not blame it for waiting. */
+void strategy_alarm(tt_strategy *s, int rank);
+/* A piece of a flat array, from one rank to another, which have it at the same place in `base`. */
+tt_err move_piece(tt_strategy *s, float *base, int piece, int from, int to);
 
 /* A bucket on its way between nodes: exchange.c. */
 typedef enum stage { WAITING, SCATTER, GATHER, SCATTER2, GATHER2, DONE } stage;
@@ -270,7 +279,6 @@ typedef struct way {
     float *inbox;       /* our part, of all nodes' sums that are not ours, one after the other */
     double begun;
 } way;
-int column_at(const tt_strategy *s, int h); /* node h's rank of our column, in the column's group */
 
 /* ---- factor.c: between nodes, as two factors of low rank ---- */
 tt_err factor_open(tt_strategy *s);
@@ -281,8 +289,10 @@ tt_err factor_next(tt_strategy *s, int index, way *w, bool present);
 
 /* ---- squeeze.c: between nodes, compressed ---- */
 
-typedef struct squeeze_place { /* of a bucket, in `out` and `in` */
-    size_t out, in, own;       /* own: bytes of our part from one node */
+typedef struct squeeze_place { /* of a node's part of a bucket */
+    size_t out;                /* where it is in `out`, and then the sum over all nodes */
+    size_t send, back;         /* bytes of either                                       */
+    size_t in;                 /* where in `in` that node's sum of our part is          */
 } squeeze_place;
 typedef struct squeeze {
     float *residual, *owed; /* flat: of what this rank has sent, and of sums it has given back */
@@ -294,15 +304,16 @@ typedef struct squeeze {
 tt_err squeeze_open(tt_strategy *s);
 void squeeze_close(tt_strategy *s);
 /* The bytes of our sum of node h's part; where those of ours from node h go; and what they say. */
-const void *squeeze_part(tt_strategy *s, int index, int h, size_t *bytes);
-void *squeeze_inbox(tt_strategy *s, int index, int h, size_t *bytes);
+tt_parcel squeeze_part(tt_strategy *s, int index, int h);
+tt_parcel squeeze_inbox(tt_strategy *s, int index, int h);
 tt_err squeeze_unpack(tt_strategy *s, int index, int h, float *to);
 /* The same on the way back, of the sum over all nodes. */
-const void *squeeze_sum(tt_strategy *s, int index, size_t *bytes);
-void *squeeze_sum_inbox(tt_strategy *s, int index, int h, size_t *bytes);
+tt_parcel squeeze_sum(tt_strategy *s, int index);
+tt_parcel squeeze_sum_inbox(tt_strategy *s, int index, int h);
 tt_err squeeze_unpack_sum(tt_strategy *s, int index, int h);
+/* All ranks call these two: the total of all residuals comes to rank 0, and goes out from it. */
 tt_err squeeze_collect(tt_strategy *s);
-void squeeze_spread(tt_strategy *s);
+tt_err squeeze_spread(tt_strategy *s);
 
 /* ---- trace.c: what each thread did when ---- */
 typedef enum trace_kind {
@@ -323,13 +334,15 @@ void trace_add(tt_strategy *s, int me, trace_kind kind, int number, double begin
 void trace_close(tt_strategy *s);
 
 /* ---- average.c ---- */
-/* Tags beyond those of exchange.c: */
-enum { TAG_STATE = 1 << 19, TAG_CLOCK };
-tt_err average_meet(tt_strategy *s, int order);
+/* What ranks that train apart do together after a step, if it is time. */
+tt_err average_step(tt_strategy *s, const tt_step_in *in);
 
 /* ---- exchange.c: between nodes; thread 0 alone ---- */
+enum { TAG_STATE = 1 << 19, TAG_CLOCK, TAG_PIECES }; /* of the world: of no column */
 tt_err exchange_open(tt_strategy *s);
-void exchange_close(exchange *x);
+void exchange_close(tt_strategy *s);
+/* Begins what is in `in` and `out`, between the ranks of our column. */
+tt_err exchange_start(tt_strategy *s, int tag, tt_op *ops, int *count);
 void exchange_begin(tt_strategy *s); /* of a step */
 tt_err exchange_poll(tt_strategy *s);
 bool exchange_done(const tt_strategy *s); /* all buckets */

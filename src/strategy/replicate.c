@@ -37,43 +37,73 @@ bool strategy_failed(const tt_strategy *s)
     return atomic_load_explicit(&s->failing, memory_order_relaxed) != TT_OK;
 }
 
-/* Who has missed somebody says whom, so that the others of the node do not blame it for waiting. */
-static void raise_alarm(tt_strategy *s, int rank)
+void strategy_alarm(tt_strategy *s, int rank)
 {
     uint32_t none = 0;
     atomic_compare_exchange_strong(&rank_at(s, 0)->alarm.value, &none, (uint32_t)rank + 1);
 }
 
-/* Waits for a flag of rank `local`; thread 0 drives the exchange meanwhile. A flag that its owner
- * sets by itself is waited for `timeout`; one that it sets when it has heard of others, longer. */
+static void fail_missed(tt_strategy *s, int rank, double waited_s, const char *what)
+{
+    tt_err err = tt_world_missed(s->world, rank, waited_s);
+
+    strategy_alarm(s, rank);
+    strategy_fail(s, tt_context(err, "step %lld, %s", (long long)s->step + 1, what));
+}
+
+/* Of one who waits and drives the exchange meanwhile: since when has nothing moved? */
+typedef struct watch {
+    uint32_t moved;
+    double since;
+} watch;
+
+/* False: the step has failed. The deadline is for silence, not for the whole. */
+static bool drive(tt_strategy *s, watch *w)
+{
+    uint32_t moved;
+    double now = tt_clock_s();
+    tt_err err;
+    int far;
+
+    if ((err = exchange_poll(s))) {
+        strategy_fail(s, err);
+        return false;
+    }
+    moved = tt_flag_get(&rank_at(s, s->local)->moved);
+    if (!(w->since > 0) || moved != w->moved) *w = (watch){moved, now};
+    if (now - w->since < s->world->timeout_s || (far = exchange_missing(s)) < 0) return true;
+    fail_missed(s, far, 0, "sum of gradients");
+    return false;
+}
+
+/* Waits for a flag of rank `local`; thread 0 drives the exchange meanwhile. Who is nearest to the
+ * trouble is to name it, so deadlines differ. A flag that its owner sets by itself is waited for
+ * `timeout`; a message one and a half times as long (the world's deadline); a flag that its owner
+ * sets when it has heard of others (`indirect`) twice as long since the owner last showed life. */
 static bool await(tt_strategy *s, int me, tt_flag *f, uint32_t v, int local, bool indirect,
                   const char *what)
 {
-    tt_idle idle = {.limit_s = indirect ? 0 : s->plan.timeout_s};
-    bool drive = me == 0 && !exchange_done(s);
+    const double limit_s = (indirect ? 2 : 1) * s->plan.timeout_s;
+    const tt_flag *life = &rank_at(s, local)->moved;
+    tt_idle idle = {.limit_s = limit_s};
+    watch w = {0};
+    bool drives = me == 0 && !exchange_done(s);
     double begun = trace_on(s) && !tt_flag_has(f, v) ? tt_clock_s() : 0;
-    uint32_t missing;
-    tt_err err;
+    uint32_t missing, moved = tt_flag_get(life);
 
     while (!tt_flag_has(f, v)) {
-        if (strategy_failed(s)) return false;
-        if (drive) {
-            if ((err = exchange_poll(s))) {
-                strategy_fail(s, err);
-                return false;
-            }
-            drive = !exchange_done(s);
+        if (strategy_failed(s) || (drives && !drive(s, &w))) return false;
+        drives = drives && !exchange_done(s);
+        if (indirect && tt_flag_get(life) != moved) {
+            moved = tt_flag_get(life);
+            idle = (tt_idle){.limit_s = limit_s};
         }
         if ((missing = tt_flag_get(&rank_at(s, 0)->alarm))) {
-            err = tt_world_missed(s->world, (int)missing - 1, s->plan.timeout_s);
-        } else {
-            if (tt_idle_once(&idle, s->world, f, v, drive)) continue;
-            int far = drive ? exchange_missing(s) : -1;
-            int rank = far >= 0 ? far : s->nodes[s->node].rank[local];
-            raise_alarm(s, rank);
-            err = tt_world_missed(s->world, rank, idle.limit_s);
+            fail_missed(s, (int)missing - 1, s->plan.timeout_s, what);
+            return false;
         }
-        strategy_fail(s, tt_context(err, "step %lld, %s", (long long)s->step + 1, what));
+        if (tt_idle_once(&idle, s->world, f, v, drives)) continue;
+        fail_missed(s, s->nodes[s->node].rank[local], limit_s, what);
         return false;
     }
     if (begun > 0) trace_add(s, me, TRACE_WAIT, 0, begun, tt_clock_s());
@@ -268,16 +298,10 @@ static void finish_sums(tt_strategy *s, int me, int *reduced)
 static void finish_exchange(tt_strategy *s)
 {
     tt_idle idle = {0};
-    tt_err err;
+    watch w = {0};
 
-    while (!exchange_done(s) && !strategy_failed(s)) {
-        if ((err = exchange_poll(s))) strategy_fail(s, err);
-        int far = exchange_missing(s);
-        if (tt_idle_once(&idle, s->world, NULL, 0, true) || far < 0) continue;
-        raise_alarm(s, far);
-        err = tt_world_missed(s->world, far, 0);
-        strategy_fail(s, tt_context(err, "step %lld, sum of gradients", (long long)s->step + 1));
-    }
+    while (!exchange_done(s) && !strategy_failed(s) && drive(s, &w))
+        tt_idle_once(&idle, s->world, NULL, 0, true);
 }
 
 /* ---- 2: results ---- */
@@ -345,6 +369,17 @@ static float *summed_grad(tt_strategy *s, int me, int piece)
     return s->scaled;
 }
 
+/* Others of the node may be at it still, and slowly: their flags show that they live, while there
+ * is no message of them. */
+static bool await_columns(tt_strategy *s)
+{
+    uint32_t v = s->base + (uint32_t)s->bucket_count;
+
+    for (int c = 0; c < s->columns && s->node_count > 1; c++)
+        if (!await(s, 0, &rank_at(s, c)->summed, v, c, true, "sum of gradients")) return false;
+    return !strategy_failed(s);
+}
+
 static void update(tt_strategy *s, int me)
 {
     tt_team *team = tt_crew_team(s->crew);
@@ -369,8 +404,7 @@ static void update(tt_strategy *s, int me)
         if (!me) finish_exchange(s); /* before all else: others wait for it, in other ranks too */
         tt_team_barrier(team);
         if (!me) {
-            if (sharded(s) && s->world->size > 1 && !strategy_failed(s) &&
-                (err = exchange_pieces(s)))
+            if (sharded(s) && s->world->size > 1 && await_columns(s) && (err = exchange_pieces(s)))
                 strategy_fail(s, err);
             tt_optim_join(s->optim, pass);
             if (pass == passes - 1) s->apply = tt_optim_finite(s->optim) && !strategy_failed(s);
@@ -529,11 +563,10 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     if (average && s->world->size > 1) {
         double met = tt_clock_s();
         s->stats.order = 0;
-        if (s->stats.applied &&
-            (in->meet || (s->plan.every && (in->step + 1) % s->plan.every == 0)) &&
-            (err = average_meet(s, in->order)))
-            return err;
+        if (s->stats.applied && (err = average_step(s, in))) return err;
         s->stats.wait_s += tt_clock_s() - met;
+    } else {
+        s->stats.all = s->stats.sum;
     }
     *out = s->stats;
     return TT_OK;

@@ -7,7 +7,7 @@
  * travel as they are.
  *
  * Both residuals are of gradient sums, so they may be added up: a checkpoint has their total, and
- * who resumes gives it to rank 0. */
+ * who resumes gives it to the first node, each rank what it is to send. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,34 +48,38 @@ static size_t part_bytes(const tt_strategy *s, int index, int h, bool back)
     return bytes;
 }
 
-static size_t out_room(const tt_strategy *s, int index, int h)
+static squeeze_place *place_of(const tt_strategy *s, int index, int h)
 {
-    size_t send = part_bytes(s, index, h, false), back = part_bytes(s, index, h, true);
-    return send > back ? send : back;
+    return &s->squeeze->places[index * s->node_count + h];
+}
+
+/* Where everything lies; sets out_bytes and in_bytes. */
+static void lay_out(tt_strategy *s)
+{
+    squeeze *q = s->squeeze;
+
+    for (int b = 0; b < s->bucket_count; b++)
+        for (int h = 0; h < s->node_count; h++) {
+            size_t send = part_bytes(s, b, h, false), back = part_bytes(s, b, h, true);
+            *place_of(s, b, h) = (squeeze_place){q->out_bytes, send, back, q->in_bytes};
+            q->out_bytes += send > back ? send : back;
+            q->in_bytes += part_bytes(s, b, s->node, false);
+        }
 }
 
 tt_err squeeze_open(tt_strategy *s)
 {
-    squeeze *q = calloc(1, sizeof *q);
-    size_t flat = (size_t)s->size * sizeof(float), out = 0, in = 0, most = 0;
+    squeeze *q = take(1, sizeof *q);
+    size_t flat = (size_t)s->size * sizeof(float);
 
-    if (!q) tt_mem_out(sizeof *q);
     s->squeeze = q;
-    q->places = calloc((size_t)s->bucket_count, sizeof *q->places);
-    if (!q->places) tt_mem_out((size_t)s->bucket_count * sizeof *q->places);
+    q->places = take((size_t)(s->bucket_count * s->node_count), sizeof *q->places);
+    q->out_bytes = q->in_bytes = q->scratch_bytes = 64;
     for (int p = 0; p < s->piece_count && s->codec.kind != CODEC_LOWRANK; p++) {
         size_t scratch = codec_scratch(&s->codec, tt_optim_piece(s->optim, p).n);
-        if (scratch > most) most = scratch;
+        if (scratch > q->scratch_bytes) q->scratch_bytes = scratch;
     }
-    for (int b = 0; b < s->bucket_count && s->codec.kind != CODEC_LOWRANK; b++) {
-        squeeze_place *at = &q->places[b];
-        *at = (squeeze_place){.out = out, .in = in, .own = part_bytes(s, b, s->node, false)};
-        for (int h = 0; h < s->node_count; h++) out += out_room(s, b, h);
-        in += at->own * (size_t)s->node_count;
-    }
-    q->out_bytes = out + 64;
-    q->in_bytes = in + 64;
-    q->scratch_bytes = most + 64;
+    if (s->codec.kind != CODEC_LOWRANK) lay_out(s);
     q->residual = tt_block_alloc(flat);
     q->owed = tt_block_alloc(flat);
     q->total = s->world->rank ? NULL : tt_block_alloc(flat);
@@ -104,46 +108,32 @@ void squeeze_close(tt_strategy *s)
     free(q);
 }
 
-/* Where the bytes for, and from, node h are. For h our own: those of our part. */
-static uint8_t *out_at(const tt_strategy *s, int index, int h)
-{
-    size_t at = s->squeeze->places[index].out;
-
-    for (int i = 0; i < h; i++) at += out_room(s, index, i);
-    return s->squeeze->out + at;
-}
-
-static uint8_t *in_at(const tt_strategy *s, int index, int h)
-{
-    const squeeze_place *p = &s->squeeze->places[index];
-    return s->squeeze->in + p->in + (size_t)h * p->own;
-}
-
-const void *squeeze_part(tt_strategy *s, int index, int h, size_t *bytes)
+tt_parcel squeeze_part(tt_strategy *s, int index, int h)
 {
     squeeze *q = s->squeeze;
+    const squeeze_place *place = place_of(s, index, h);
     const float *from = grad_at(s, s->local, 0, 0);
     range r = pieces_of(s, index, h);
-    uint8_t *wire = out_at(s, index, h), *at = wire;
+    uint8_t *at = q->out + place->out;
 
     for (int i = r.a; i < r.b; at += piece_bytes(s, i++, false)) {
         tt_piece p = tt_optim_piece(s->optim, i);
         codec_encode(codec_of(s, i), p.n, from + p.at, q->residual + p.at, at, q->scratch);
     }
-    *bytes = (size_t)(at - wire);
-    return wire;
+    return (tt_parcel){q->out + place->out, place->send};
 }
 
-void *squeeze_inbox(tt_strategy *s, int index, int h, size_t *bytes)
+tt_parcel squeeze_inbox(tt_strategy *s, int index, int h)
 {
-    *bytes = s->squeeze->places[index].own;
-    return in_at(s, index, h);
+    return (tt_parcel){s->squeeze->in + place_of(s, index, h)->in,
+                       place_of(s, index, s->node)->send};
 }
 
 tt_err squeeze_unpack(tt_strategy *s, int index, int h, float *to)
 {
+    const squeeze_place *place = place_of(s, index, h);
     range r = pieces_of(s, index, s->node);
-    const uint8_t *wire = h == s->node ? out_at(s, index, h) : in_at(s, index, h);
+    const uint8_t *wire = h == s->node ? s->squeeze->out + place->out : s->squeeze->in + place->in;
     int64_t first = r.a < r.b ? tt_optim_piece(s->optim, r.a).at : 0;
     tt_err err = TT_OK;
 
@@ -154,12 +144,13 @@ tt_err squeeze_unpack(tt_strategy *s, int index, int h, float *to)
     return err;
 }
 
-const void *squeeze_sum(tt_strategy *s, int index, size_t *bytes)
+tt_parcel squeeze_sum(tt_strategy *s, int index)
 {
     squeeze *q = s->squeeze;
+    const squeeze_place *place = place_of(s, index, s->node);
     const float *sum = grad_at(s, s->local, 0, 0);
     range r = pieces_of(s, index, s->node);
-    uint8_t *wire = out_at(s, index, s->node), *at = wire;
+    uint8_t *at = q->out + place->out;
 
     for (int i = r.a; i < r.b; at += piece_bytes(s, i++, true)) {
         tt_piece p = tt_optim_piece(s->optim, i);
@@ -169,20 +160,19 @@ const void *squeeze_sum(tt_strategy *s, int index, size_t *bytes)
         else
             codec_encode(c, p.n, sum + p.at, q->owed + p.at, at, q->scratch);
     }
-    *bytes = (size_t)(at - wire);
-    return wire;
+    return (tt_parcel){q->out + place->out, place->back};
 }
 
-void *squeeze_sum_inbox(tt_strategy *s, int index, int h, size_t *bytes)
+tt_parcel squeeze_sum_inbox(tt_strategy *s, int index, int h)
 {
-    *bytes = part_bytes(s, index, h, true);
-    return out_at(s, index, h); /* what we sent from there has arrived */
+    const squeeze_place *place = place_of(s, index, h);
+    return (tt_parcel){s->squeeze->out + place->out, place->back}; /* what it had has arrived */
 }
 
 tt_err squeeze_unpack_sum(tt_strategy *s, int index, int h)
 {
     range r = pieces_of(s, index, h);
-    const uint8_t *wire = out_at(s, index, h);
+    const uint8_t *wire = s->squeeze->out + place_of(s, index, h)->out;
     float *to = grad_at(s, s->local, 0, 0);
     tt_err err = TT_OK;
 
@@ -242,13 +232,24 @@ tt_err squeeze_collect(tt_strategy *s)
     return err;
 }
 
-/* What rank 0 has read becomes its own to send; the others begin with nothing. */
-void squeeze_spread(tt_strategy *s)
+/* What rank 0 has read is sent by the first node from now on, by who has the column; the others
+ * begin with nothing. */
+tt_err squeeze_spread(tt_strategy *s)
 {
     squeeze *q = s->squeeze;
     size_t flat = (size_t)s->size * sizeof(float);
+    tt_err err = TT_OK;
 
+    if (!q) return TT_OK;
     memset(q->residual, 0, flat);
     memset(q->owed, 0, flat);
-    if (q->total) memcpy(q->residual, q->total, flat);
+    for (int i = 0; i < s->piece_count && !err; i++) {
+        tt_piece p = tt_optim_piece(s->optim, i);
+        int to = s->nodes[0].rank[s->piece_column[i]];
+        if (to)
+            err = move_piece(s, q->total ? q->total : q->residual, i, 0, to);
+        else if (q->total)
+            memcpy(q->residual + p.at, q->total + p.at, (size_t)p.n * sizeof *q->total);
+    }
+    return err;
 }

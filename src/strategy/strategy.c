@@ -137,8 +137,6 @@ tt_err tt_strategy_open(tt_world *w, const tt_plan *plan, int threads, int64_t b
     }
     /* On one host nothing travels; who wants to see what compression does there, lets it. */
     if (s->codec.kind != CODEC_NONE && w->host_count == 1) s->plan.apart = true;
-    /* Messages are waited for longer than neighbours: who is nearest to the trouble names it. */
-    w->timeout_s = 1.5 * plan->timeout_s;
     if ((err = deal_open(s, threads, rows))) {
         tt_strategy_close(s);
         return err;
@@ -268,7 +266,7 @@ void tt_strategy_close(tt_strategy *s)
     if (!s) return;
     tt_crew_close(s->crew);
     tt_summer_close(s->summer);
-    exchange_close(s->ex);
+    exchange_close(s);
     trace_close(s);
     squeeze_close(s);
     factor_close(s);
@@ -321,27 +319,32 @@ int tt_strategy_owner(const tt_strategy *s, int piece)
     return s->nodes[s->piece_node[piece]].rank[s->piece_column[piece]];
 }
 
+tt_err move_piece(tt_strategy *s, float *base, int piece, int from, int to)
+{
+    const tt_group *all = tt_world_all(s->world);
+    tt_piece p = tt_optim_piece(s->optim, piece);
+    size_t bytes = (size_t)p.n * sizeof *base;
+    tt_op op;
+    tt_err err = TT_OK;
+
+    if (from == to || (all->me != from && all->me != to)) return TT_OK;
+    err = all->me == from ? tt_send_start(all, to, TAG_STATE, base + p.at, bytes, &op)
+                          : tt_recv_start(all, from, TAG_STATE, base + p.at, bytes, &op);
+    return err ? err : tt_op_wait(&op);
+}
+
 /* Optimiser state of pieces that others own, from rank 0 to them or from them to it. */
 static tt_err move_slots(tt_strategy *s, bool to_owner)
 {
-    const tt_group *all = tt_world_all(s->world);
-    tt_op op;
-    tt_err err;
+    tt_err err = TT_OK;
 
     for (int k = 0; k < s->slot_count; k++)
-        for (int i = 0; i < s->piece_count; i++) {
-            int owner = tt_strategy_owner(s, i), me = s->world->rank;
-            tt_piece p = tt_optim_piece(s->optim, i);
-            float *at = slot_at(s, k, s->half) + p.at;
-            size_t bytes = (size_t)p.n * sizeof *at;
-            if (!owner || (me && me != owner)) continue;
-            bool send = to_owner ? me == 0 : me == owner;
-            if ((err = send ? tt_send_start(all, me ? 0 : owner, TAG_STATE, at, bytes, &op)
-                            : tt_recv_start(all, me ? 0 : owner, TAG_STATE, at, bytes, &op)) ||
-                (err = tt_op_wait(&op)))
-                return err;
+        for (int i = 0; i < s->piece_count && !err; i++) {
+            int owner = tt_strategy_owner(s, i);
+            err = move_piece(s, slot_at(s, k, s->half), i, to_owner ? 0 : owner,
+                             to_owner ? owner : 0);
         }
-    return TT_OK;
+    return err;
 }
 
 tt_err tt_strategy_spread(tt_strategy *s)
@@ -354,7 +357,7 @@ tt_err tt_strategy_spread(tt_strategy *s)
     for (int i = 0; i < s->slot_count && !err && !sharded(s); i++)
         err = tt_group_bcast(all, 0, st.slot[i], flat);
     if (!err && sharded(s)) err = move_slots(s, true);
-    if (!err && s->squeeze) squeeze_spread(s);
+    if (!err) err = squeeze_spread(s);
     if (!err && s->outer) err = tt_group_bcast(all, 0, s->outer, flat);
     if (!err && s->met) memcpy(s->met, st.w, flat);
     if (err) return tt_context(err, "the state of the training, from rank 0");
@@ -366,8 +369,7 @@ tt_err tt_strategy_collect(tt_strategy *s, bool slots)
 {
     tt_err err = sharded(s) && slots ? move_slots(s, false) : TT_OK;
 
-    if (!err && compressed(s)) err = squeeze_collect(s);
-    return err;
+    return err ? err : squeeze_collect(s);
 }
 
 tt_err tt_strategy_compare(tt_strategy *s)

@@ -2,9 +2,9 @@
  *
  * A world of ranks, each a crew of threads, trains one model. The batch of a step is cut in
  * *units*; each thread (a *seat*) runs a contiguous run of them. The gradient of the batch is the
- * sum over units in a fixed binary tree, whoever computed them: exact   units are the job's grains:
- * the bits are the same for every number of ranks and threads else    a unit is a seat: the fewest
- * sums there can be; bits depend on the seats
+ * sum over units in a fixed binary tree, whoever computed them:
+ *   exact   units are the job's grains: the bits are the same for every number of ranks and threads
+ *   else    a unit is a seat: the fewest sums there can be; bits depend on the seats
  *
  * Ranks that see each other's memory form a *node* (usually a host). Within it gradients are summed
  * where they lie; between nodes they travel as messages, last layers first, while backward goes on.
@@ -67,7 +67,9 @@ void tt_result_add(tt_result *to, const tt_result *from);
 typedef struct tt_strategy tt_strategy;
 
 /* Deals the work: all ranks call it at the same time. `threads` of this rank (ranks may have
- * different numbers), `batch` samples of a full step over all ranks. The world is borrowed.
+ * different numbers), `batch` samples of a full step over all ranks. The world is borrowed; its
+ * deadline is to lie between once and twice that of the plan while it trains, so that who is
+ * nearest to a trouble names it.
  * `rows` (NULL: all hosts see the same data): how many samples each host has; a unit then stays on
  * its host, exact or not, and hosts get units in proportion to their rows. */
 tt_err tt_strategy_open(tt_world *w, const tt_plan *plan, int threads, int64_t batch,
@@ -109,7 +111,9 @@ typedef struct tt_rank_times { /* of a step, in seconds */
 } tt_rank_times;
 
 typedef struct tt_step_stats {
-    tt_result sum; /* over all ranks                                                  */
+    tt_result sum; /* of this step, over all ranks; average: of this one              */
+    tt_result all; /* average: over all ranks, of the steps since this was told last; empty while
+                    * they have not heard of each other. Else as `sum`                */
     bool applied;  /* false: a number was not finite, and nothing has changed         */
     double forward_s, backward_s; /* of this rank's first thread                       */
     double wait_s;                /* until all others were done with theirs            */
@@ -124,14 +128,18 @@ typedef struct tt_step_in {
     int n;                /* ... of so many samples; or, where hosts have rows of their own: */
     const int *host_n;    /* of so many on each host                                    */
     double data_s;        /* how long it was waited for                                 */
-    int order;            /* rank 0's is brought to all (average: when they meet)       */
+    int order;            /* rank 0's is brought to all (average: when they hear of each other,
+                           * about once a second; then they meet)                       */
     bool meet;            /* average: they meet after this step, due or not: the state will
                            * be looked at                                               */
+    bool hear;            /* average: they hear of each other after this step at latest */
 } tt_step_in;
 tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out);
+/* average: all meet now, if they have not since the last step; else there is nothing to do. Before
+ * the state is looked at between steps. */
+tt_err tt_strategy_meet(tt_strategy *s);
 /* From now on, or no more, it is recorded what each thread does; all ranks call it. The second
- * writes what was recorded on all of them to one file, on rank 0, for chrome://tracing or Perfetto.
- */
+ * writes what was recorded on all of them to one file, on rank 0, for Perfetto. */
 tt_err tt_strategy_trace(tt_strategy *s, bool on);
 tt_err tt_strategy_trace_write(tt_strategy *s, const char *path);
 /* Of each rank, of the step before the last. */

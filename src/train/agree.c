@@ -70,13 +70,14 @@ static tt_err compare_jobs(tt_tree *job, const char *text, size_t size)
     return err;
 }
 
-static tt_err same_job(tt_trainer *t, tt_tree *job)
+tt_err agree_job(tt_trainer *t, tt_tree *job)
 {
     const tt_group *all = tt_world_all(t->world);
     tt_str mine = {0};
     char *first = NULL;
     tt_err err;
 
+    if (t->world->size == 1) return TT_OK;
     tt_tree_print(tt_tree_root(job), false, &mine);
     uint64_t size = mine.size;
     if ((err = tt_group_bcast(all, 0, &size, sizeof size))) goto out;
@@ -90,12 +91,14 @@ out:
     return err;
 }
 
-static tt_err same_data(tt_trainer *t)
+tt_err agree_data(tt_trainer *t)
 {
     const tt_group *all = tt_world_all(t->world);
-    char mine[65], (*theirs)[65] = calloc((size_t)all->size, sizeof *theirs);
+    char mine[65], (*theirs)[65];
     tt_err err;
 
+    if (t->world->size == 1 || t->shards) return TT_OK;
+    theirs = calloc((size_t)all->size, sizeof *theirs);
     if (!theirs) tt_mem_out(sizeof *theirs);
     snprintf(mine, sizeof mine, "%s", tt_data_sha(t->data));
     if ((err = tt_group_gather(all, mine, sizeof mine, theirs))) goto out;
@@ -108,15 +111,6 @@ static tt_err same_data(tt_trainer *t)
 out:
     free(theirs);
     return err;
-}
-
-tt_err agree_inputs(tt_trainer *t, tt_tree *job)
-{
-    tt_err err;
-
-    if (t->world->size == 1) return TT_OK;
-    if ((err = same_job(t, job))) return err;
-    return t->shards ? TT_OK : same_data(t);
 }
 
 /* Hosts that have rows of their own: how many each has. Ranks of one host see the same rows. */

@@ -171,6 +171,35 @@ tt_err read_checkpoint(tt_node *checkpoint, save_conf *out)
     return read_goal(tt_node_get(checkpoint, "best"), out->best_text, &out->best);
 }
 
+/* Where a layer below `n` asks for statistics of the whole batch; NULL: none does. */
+static const tt_node *find_sync(const tt_node *n)
+{
+    const tt_node *found = NULL;
+
+    for (int i = 0; i < n->count && !found; i++) {
+        const tt_node *at = n->item[i], *sync = NULL;
+        bool on = false;
+        if (n->kind == TT_MAP && !strcmp(n->key[i]->text, "batchnorm"))
+            sync = tt_node_get(at, "sync");
+        if (sync && sync->kind == TT_SCALAR && tt_parse_bool(sync->text, &on) && on) return sync;
+        found = find_sync(at);
+    }
+    return found;
+}
+
+tt_err read_plan(const tt_job *job, tt_plan *out)
+{
+    const tt_node *sync;
+    tt_err err = tt_plan_read(job->parallel, out);
+
+    if (err || (!out->exact && out->aggregate != TT_AVERAGE)) return err;
+    if (!(sync = find_sync(job->model))) return TT_OK;
+    return tt_node_fail(sync, "sync takes statistics over the whole batch, and with %s",
+                        out->exact ? "parallel.exact they are of each grain: so they do not depend "
+                                     "on who runs what"
+                                   : "aggregate: average the workers train apart");
+}
+
 tt_err find_kernels(tt_node *train, const train_conf *c, const tt_kernels **out)
 {
     tt_err err = tt_kernels_find(c->kernels, out);
@@ -229,6 +258,7 @@ tt_err tt_job_check(tt_tree *tree)
     tt_job job;
     train_conf conf;
     save_conf save;
+    tt_plan plan;
     const tt_kernels *k;
     tt_model *m = NULL;
     tt_optim *o = NULL;
@@ -236,7 +266,7 @@ tt_err tt_job_check(tt_tree *tree)
     int count;
 
     if ((err = tt_job_read(tree, &job)) || (err = read_train(job.train, &conf)) ||
-        (err = read_checkpoint(job.checkpoint, &save)) ||
+        (err = read_plan(&job, &plan)) || (err = read_checkpoint(job.checkpoint, &save)) ||
         (err = find_kernels(job.train, &conf, &k)))
         return err;
     if ((err = tt_model_open(job.model, &(tt_model_opts){.kernels = k}, &m))) return err;

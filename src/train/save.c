@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "trainer.h"
 
@@ -193,6 +194,7 @@ void trainer_poll_saver(tt_trainer *t)
     tt_err err;
 
     if (!t->saver || !tt_saver_ended(t->saver, &step, &err)) return;
+    t->saving = false;
     t->trouble[0] = 0;
     if (err)
         snprintf(t->trouble, sizeof t->trouble, "checkpoint of step %lld not saved: %s",
@@ -214,24 +216,53 @@ static tt_err collect(tt_trainer *t)
     return TT_OK;
 }
 
-/* Made by rank 0, of what all have. A disk that fails does not stop training: the older checkpoint
- * stays, and the trouble is shown when it is known. */
-tt_err trainer_save(tt_trainer *t)
+/* A disk may be slower than the deadline of steps: who waits for its own says so from time to time,
+ * and is not taken for dead. */
+tt_err trainer_await_saver(tt_trainer *t)
+{
+    const tt_group *all = tt_world_all(t->world);
+    struct timespec nap = {0, 1000000};
+    tt_err err = TT_OK;
+    char *busy = calloc((size_t)all->size, 1);
+
+    if (!busy) tt_mem_out((size_t)all->size);
+    do {
+        double until = tt_clock_s() + t->plan.timeout_s / 4;
+        for (trainer_poll_saver(t); t->saving && tt_clock_s() < until; trainer_poll_saver(t))
+            nanosleep(&nap, NULL);
+        char mine = t->saving;
+        if ((err = tt_group_gather(all, &mine, 1, busy))) err = tt_context(err, "saving");
+    } while (!err && memchr(busy, true, (size_t)all->size));
+    free(busy);
+    return err;
+}
+
+/* Of the state as it is, by who has a saver, whose writer is idle. */
+static tt_err begin_save(tt_trainer *t)
 {
     double score =
         t->progress.validated || !is_val(&t->save.best) ? metric_of(t, &t->save.best) : NAN;
     tt_err err;
 
-    if ((err = collect(t))) return err;
     if (!isnan(score) && (isnan(t->best) || t->save.best.sign * (score - t->best) > 0))
         t->best = score;
     t->progress.best = t->best;
     t->last_save = tt_clock_s();
     if (!t->saver) return TT_OK; /* rank 0 does it */
-    tt_saver_wait(t->saver);     /* the save before: its news would be lost with this one's */
-    trainer_poll_saver(t);
     follow_state(t);
-    return tt_saver_save(t->saver, t->step, make_meta(t, score), score);
+    if (!(err = tt_saver_save(t->saver, t->step, make_meta(t, score), score))) t->saving = true;
+    return err;
+}
+
+/* Made by rank 0, of what all have. A disk that fails does not stop training: the older checkpoint
+ * stays, and the trouble is shown when it is known. The save before is waited for: its news would
+ * be lost with this one's. */
+tt_err trainer_save(tt_trainer *t)
+{
+    tt_err err;
+
+    if ((err = collect(t)) || (err = trainer_await_saver(t))) return err;
+    return begin_save(t);
 }
 
 tt_err tt_train_save(tt_trainer *t)
@@ -239,14 +270,13 @@ tt_err tt_train_save(tt_trainer *t)
     tt_err err = TT_OK;
 
     if (t->no_files) return tt_fail(TT_EINVAL, "this training has no run folder to save in");
-    if ((err = collect(t))) return err;
-    if (!t->saver && (err = trainer_saver_open(t))) return err;
-    if (!t->saver) return TT_OK; /* rank 0 does it */
-    tt_saver_wait(t->saver);     /* an earlier save's trouble was shown when it happened */
-    if (tt_saver_last(t->saver) != t->step && (err = trainer_save(t))) return err;
-    err = tt_saver_wait(t->saver);
-    trainer_poll_saver(t);
-    return err;
+    if ((err = tt_strategy_meet(t->strategy)) || (err = collect(t)) ||
+        (err = all_agree(t, t->saver ? TT_OK : trainer_saver_open(t))) ||
+        (err = trainer_await_saver(t))) /* an earlier save's trouble was shown when it happened */
+        return err;
+    if ((!t->saver || tt_saver_last(t->saver) != t->step) && (err = begin_save(t))) return err;
+    if ((err = trainer_await_saver(t))) return err;
+    return all_agree(t, t->saver ? tt_saver_wait(t->saver) : TT_OK);
 }
 
 /* A tensor in parts, each with its first element in its name. False: there is no such. */
@@ -316,6 +346,10 @@ static void compare_conditions(const tt_trainer *t, const json_t *meta)
     compare_count(meta, "seed", t->conf.seed, &changed);
     if (kernels && strcmp(kernels, now))
         tt_str_add(&changed, "%skernels %s, now %s", changed.size ? "; " : "", kernels, now);
+    if (tt_strategy_residual(t->strategy))
+        tt_str_add(&changed, "%swhat compression owes is sent by the first host%s",
+                   changed.size ? "; " : "",
+                   strncmp(t->plan.compress, "powersgd", 8) ? "" : ", and its factors begin anew");
     if (changed.size)
         tt_warn("the result will not be bit for bit that of the uninterrupted run: %s",
                 changed.data);

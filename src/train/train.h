@@ -33,6 +33,8 @@ typedef struct tt_train_opts {
     bool resume;          /* go on with `run` from its newest valid checkpoint                  */
     bool no_files;        /* no run folder at all: for programs that embed us, and tests        */
     int threads;          /* 0: as the job says; if it does not, as many as the resumed run had */
+    const char *share;    /* folders where ranks of a host have the data in common, as
+                           * tt_data_open_common takes them; NULL: each has its own             */
     const tt_data_rows *train_rows, *val_rows; /* instead of the job's `data`; may be NULL ... */
     bool own_rows; /* ... and, with a world, each host has rows of its own: data.shards: local  */
     int64_t trace_from, trace_to; /* record steps [from, to] to <run>/trace/steps.json; 0: none */
@@ -53,8 +55,8 @@ typedef struct tt_progress {
     int64_t step, steps; /* done, and in all                                            */
     int64_t epoch_steps;
     double epoch, epochs; /* 1.25 of 3                                                   */
-    double loss;          /* of this step                                                */
-    double loss_mean;     /* of the epoch so far                                         */
+    double loss;          /* of this step; aggregate: average: of this rank's part of it */
+    double loss_mean;     /* of the epoch so far (average: as far as it was heard of)    */
     double lr, grad_norm;
     double samples_per_s; /* training alone, steady state                                */
     double step_s, data_s, forward_s, backward_s, wait_s,
@@ -78,7 +80,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out);
 /* Asks all ranks to stop after the same step; only rank 0's word counts. The caller saves. */
 void tt_train_ask_stop(tt_trainer *t);
 /* These two are called by all ranks. */
-tt_err tt_train_save(tt_trainer *t); /* now, unvalidated, and waits until it is on disk */
+tt_err tt_train_save(tt_trainer *t); /* now, unvalidated; all wait until it is on disk, or is not */
 tt_err tt_train_validate(tt_trainer *t, tt_metrics *out);
 
 /* TT_EPEER unless all ranks have the same weights, bit for bit. All call it. */

@@ -8,8 +8,7 @@
 
 /* ---- The step ---- */
 
-/* What the clock or a user decides is decided by rank 0, before a step, and done by all after it.
- */
+/* What the clock or a user decides, rank 0 decides before a step, and all do after it. */
 enum { ORDER_STOP = 1, ORDER_VALIDATE = 2, ORDER_SAVE = 4 };
 
 static bool time_is_up(const cadence *c, double since)
@@ -42,6 +41,16 @@ static const int *host_sizes(tt_trainer *t)
     return t->host_n;
 }
 
+/* Of the step just made, over all ranks. */
+static int64_t step_samples(const tt_trainer *t)
+{
+    int64_t n = 0;
+
+    if (!t->shards) return tt_order_size(&t->order, t->step - 1);
+    for (int h = 0; h < t->world->host_count; h++) n += t->host_n[h];
+    return n;
+}
+
 /* Is the state needed whole after the step that comes? */
 static bool will_look(const tt_trainer *t)
 {
@@ -55,7 +64,7 @@ static void fill_progress(tt_trainer *t)
 {
     tt_progress *p = &t->progress;
     const tt_result *s = &t->stats.sum;
-    double left = (double)(t->steps - t->step);
+    double left = (double)(t->steps - t->step), samples = (double)step_samples(t);
 
     p->step = t->step;
     p->steps = t->steps;
@@ -77,19 +86,19 @@ static void fill_progress(tt_trainer *t)
         const tt_rank_times *x = &tt_strategy_times(t->strategy)[r];
         p->scaling += x->step > 0 ? 1 - x->wait / x->step : 0;
     }
-    t->epoch_loss += s->loss;
-    t->epoch_weight += s->weight;
-    p->loss_mean = t->epoch_weight > 0 ? t->epoch_loss / t->epoch_weight : 0;
+    t->epoch_loss += t->stats.all.loss;
+    t->epoch_weight += t->stats.all.weight;
+    p->loss_mean = t->epoch_weight > 0 ? t->epoch_loss / t->epoch_weight : p->loss;
     p->epoch_end = t->step % t->epoch_steps == 0;
     p->validated = false;
     p->saved = 0;
     if (t->warm > 0) { /* caches, pages and clocks are still cold */
         t->warm--;
     } else {
-        t->rate_samples += s->samples;
+        t->rate_samples += samples;
         t->rate_s += p->step_s;
     }
-    p->samples_per_s = t->rate_s > 0 ? t->rate_samples / t->rate_s : s->samples / p->step_s;
+    p->samples_per_s = t->rate_s > 0 ? t->rate_samples / t->rate_s : samples / p->step_s;
     p->eta_s = t->rate_s > 0 ? left * (double)t->order.batch / p->samples_per_s : NAN;
     t->final_loss = p->loss_mean;
 }
@@ -143,7 +152,7 @@ static tt_err after_step(tt_trainer *t)
     }
     /* After the last step there is nothing to do meanwhile, and this is the last word. What is
      * wrong with the save the progress tells, and tt_train_finish. */
-    if (t->saver && p->end) tt_saver_wait(t->saver);
+    if (t->saves && p->end && (err = trainer_await_saver(t))) return err;
     trainer_poll_saver(t);
     report_step(t);
     if (p->epoch_end) t->epoch_loss = t->epoch_weight = 0;
@@ -200,7 +209,8 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
                      .host_n = host_sizes(t),
                      .data_s = t->got_data - t->begun,
                      .order = give_order(t),
-                     .meet = will_look(t)};
+                     .meet = will_look(t),
+                     .hear = (t->step + 1) % t->epoch_steps == 0};
     if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) return err;
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
@@ -216,9 +226,11 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
             "learning rate or train.clip",
             (long long)t->step + 1, tt_optim_grad_norm(t->optim));
     t->step++;
-    if (t->trace_to && (t->step == t->trace_to || t->step == t->steps)) write_trace(t);
     fill_progress(t);
     err = after_step(t);
+    if (t->trace_to && t->step >= t->trace_from &&
+        (t->step == t->trace_to || t->progress.end || t->progress.stopped))
+        write_trace(t);
     *out = t->progress;
     return err;
 }
@@ -235,12 +247,17 @@ tt_err tt_train_compare(tt_trainer *t)
 
 tt_err tt_train_validate(tt_trainer *t, tt_metrics *out)
 {
+    tt_err err;
+
     if (!tt_data_count(t->data, TT_VAL))
         return tt_fail(TT_EINVAL, "the job has no validation data");
+    if ((err = tt_strategy_meet(t->strategy))) return err;
     return judge_eval(&t->judge, t->data, TT_VAL, (uint64_t)t->conf.seed, out);
 }
 
 /* ---- Opening ---- */
+
+enum { OPEN_S = 600 }; /* how long the others are waited for, at least */
 
 /* `at` is what says how many epochs. */
 static tt_err epochs_to_steps(const tt_node *at, int64_t epochs, int64_t epoch_steps, int64_t *out)
@@ -315,7 +332,7 @@ static int threads_of(const train_conf *c, const tt_train_opts *o, const tt_worl
 
     if (most < 1) most = 1;
     if (!n && o->resume && o->run) n = threads_before(o->run);
-    if (!n) n = tt_cpu_count() / w->local_size;
+    if (!n) n = tt_cpu_count() / w->sharing;
     if (n < 1) n = 1;
     if (o->threads > most && !w->rank)
         tt_warn("%lld of %lld threads: a batch of %lld has no samples for more", (long long)most,
@@ -339,12 +356,35 @@ static tt_err open_data(tt_trainer *t, const tt_train_opts *o, const tt_kernels 
     else if (!t->job.data)
         err = tt_node_fail(tt_tree_root(o->job), "the job has no data");
     else
-        err = tt_data_open(t->job.data, &want, (uint64_t)t->conf.seed, &t->data);
+        err = tt_data_open_common(t->job.data, &want, (uint64_t)t->conf.seed, o->share,
+                                  t->plan.timeout_s, &t->data);
     tt_model_close(m);
     if (!err) t->local = tt_data_feeding(t->data).local || o->own_rows;
     if (!err && !tt_data_count(t->data, TT_TRAIN))
         err = tt_fail(TT_EDATA, "there is no training data");
     return err;
+}
+
+/* Where ranks of a host have the data in common one decodes, and if that fails, the others do after
+ * it: it gives them the time that it took itself. */
+static tt_err open_data_together(tt_trainer *t, const tt_train_opts *o, const tt_kernels *k)
+{
+    double begun = tt_clock_s(), timeout_s = t->world->timeout_s;
+    tt_err err = open_data(t, o, k);
+
+    t->world->timeout_s += 2 * (tt_clock_s() - begun);
+    err = all_agree(t, err);
+    t->world->timeout_s = timeout_s;
+    return err;
+}
+
+/* For the log, which was not open when it happened. */
+static void tell_where_data_is(const tt_trainer *t)
+{
+    const char *why, *file = tt_data_common(t->data, &why);
+
+    if (file) tt_info("the data is in common with other workers of this host, in %s", file);
+    if (why) tt_info("the data is not in common with other workers of this host: %s", why);
 }
 
 static tt_err take_init(tt_trainer *t, const char *path, bool partial)
@@ -403,7 +443,7 @@ static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels *
     tt_err err;
 
     if ((err = tt_job_read(o->job, &t->job)) || (err = read_train(t->job.train, &t->conf)) ||
-        (err = tt_plan_read(t->job.parallel, &t->plan)) ||
+        (err = read_plan(&t->job, &t->plan)) ||
         (err = read_checkpoint(t->job.checkpoint, &t->save)))
         return err;
     t->plan.accumulate = t->conf.accumulate;
@@ -458,7 +498,7 @@ static tt_err spread_start(tt_trainer *t)
 static tt_err open_feed(tt_trainer *t)
 {
     tt_data_flow flow = tt_data_feeding(t->data);
-    int cpus = t->bound ? t->bound : tt_cpu_count() / t->world->local_size;
+    int cpus = t->bound ? t->bound : tt_cpu_count() / t->world->sharing;
     tt_cut cut;
 
     if (flow.threads == TT_THREADS_AUTO) flow.threads = t->threads > 1 || cpus > 1;
@@ -467,22 +507,48 @@ static tt_err open_feed(tt_trainer *t)
                         &t->feed);
 }
 
+/* What the job asks for and here comes to nothing. */
+static void tell_idle(const tt_trainer *t)
+{
+    if (t->world->rank) return;
+    if (t->plan.grains && !t->plan.exact)
+        tt_warn("parallel.grains is for parallel.exact, and without it does nothing");
+    if (strcmp(t->plan.compress, "none") && t->world->size == 1)
+        tt_info("parallel.compress: there is one worker, and nothing travels");
+}
+
+static void plan_trace(tt_trainer *t, const tt_train_opts *o)
+{
+    if (!o->trace_to) return;
+    if (o->trace_to > t->step && o->trace_from <= t->steps) {
+        t->trace_from = o->trace_from > t->step ? o->trace_from : t->step + 1;
+        t->trace_to = o->trace_to;
+    } else if (!t->world->rank) {
+        tt_warn("no trace: steps %lld to %lld are not among those to come, %lld to %lld",
+                (long long)o->trace_from, (long long)o->trace_to, (long long)t->step + 1,
+                (long long)t->steps);
+    }
+}
+
 /* Opening goes in phases. Within one a rank works by itself; at its end all hear whether anybody
- * failed, so that none waits for one that will not come. */
+ * failed, so that none waits for one that will not come. Data is decoded and checkpoints are read
+ * meanwhile, which takes what it takes: the deadline of steps is for steps. */
 static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
 {
     const tt_kernels *k = NULL;
     tt_err err;
 
-    if ((err = all_agree(t, read_job(t, o, &k))) || (err = agree_kernels(t, &k)) ||
+    err = read_job(t, o, &k);
+    t->world->timeout_s = 1.5 * t->plan.timeout_s > OPEN_S ? 1.5 * t->plan.timeout_s : OPEN_S;
+    if ((err = all_agree(t, err)) || (err = agree_job(t, o->job)) || (err = agree_kernels(t, &k)) ||
         (err = choose_grains(t, k)))
         return err;
     t->threads = threads_of(&t->conf, o, t->world);
-    if ((err = all_agree(t, open_data(t, o, k))) || (err = agree_shards(t)) ||
+    if ((err = open_data_together(t, o, k)) || (err = agree_shards(t)) ||
         (err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, t->shards,
                                 &t->strategy)) ||
         (t->world->size > 1 && (err = tt_world_pin(t->world, t->threads, &t->bound))) ||
-        (err = all_agree(t, open_parts(t, o, k))) || (err = agree_inputs(t, o->job)) ||
+        (err = all_agree(t, open_parts(t, o, k))) || (err = agree_data(t)) ||
         (err = all_agree(
              t, tt_strategy_start(t->strategy, t->model, t->optim, (uint64_t)t->conf.seed))))
         return err;
@@ -499,11 +565,15 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
         (err = all_agree(t, t->saves ? trainer_saver_open(t) : TT_OK)) || (err = spread_start(t)) ||
         (err = all_agree(t, open_feed(t))))
         return err;
+    tell_where_data_is(t);
     t->first_step = t->step;
-    t->trace_from = o->trace_from > t->step ? o->trace_from : o->trace_to ? t->step + 1 : 0;
-    t->trace_to = o->trace_to;
+    plan_trace(t, o);
     t->collected = -1;
-    return t->dir ? tt_run_dir_begin(t->dir) : TT_OK; /* last: nothing can fail any more */
+    tell_idle(t);
+    /* last: nothing can fail any more */
+    if ((err = all_agree(t, t->dir ? tt_run_dir_begin(t->dir) : TT_OK))) return err;
+    t->world->timeout_s = 1.5 * t->plan.timeout_s; /* of messages: see tt_strategy_open */
+    return TT_OK;
 }
 
 tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)

@@ -42,6 +42,7 @@ typedef struct save_conf {
 
 tt_err read_train(tt_node *train, train_conf *out);
 tt_err read_checkpoint(tt_node *checkpoint, save_conf *out);
+tt_err read_plan(const tt_job *job, tt_plan *out); /* refuses what the model asks for in vain */
 tt_err find_kernels(tt_node *train, const train_conf *c, const tt_kernels **out);
 /* Refuses goals that this model or this data can never tell. `save` may be NULL. */
 tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save, const tt_model *m,
@@ -150,6 +151,7 @@ struct tt_trainer {
     bool together;     /* all ranks see the folder                          */
     char folder[4200]; /* of checkpoints, as rank 0 names it                */
     tt_saver *saver;
+    bool saving; /* its writer is at work, as far as we have heard */
     tt_entry *entries;
     const char **entry_files;
     entry_from *entry_from;
@@ -160,7 +162,8 @@ struct tt_trainer {
 /* agree.c: what all ranks must have in common */
 tt_err all_agree(const tt_trainer *t, tt_err mine); /* the first error of any rank, on all */
 tt_err agree_kernels(tt_trainer *t, const tt_kernels **k);
-tt_err agree_inputs(tt_trainer *t, tt_tree *job);
+tt_err agree_job(tt_trainer *t, tt_tree *job); /* before anything depends on it */
+tt_err agree_data(tt_trainer *t);
 tt_err agree_folder(tt_trainer *t);
 tt_err agree_shards(tt_trainer *t); /* data.shards: local: sets `shards` */
 
@@ -171,8 +174,9 @@ tt_err choose_grains(tt_trainer *t, const tt_kernels *k);
 tt_entry entry_of(const tt_param *p, const char *name,
                   const float *base); /* base: the flat array */
 tt_err trainer_saver_open(tt_trainer *t);
-tt_err trainer_save(tt_trainer *t);
-void trainer_poll_saver(tt_trainer *t); /* tells the progress what became of saves */
+tt_err trainer_save(tt_trainer *t);        /* all ranks call these two */
+tt_err trainer_await_saver(tt_trainer *t); /* until no rank's writer is at work */
+void trainer_poll_saver(tt_trainer *t);    /* tells the progress what became of saves */
 tt_err trainer_restore(tt_trainer *t, const char *folder, bool *found);
 
 /* report.c */

@@ -1,0 +1,103 @@
+/* Rooms: folders of a run that nobody but a run of this user removes, and only when they are empty
+ * of people. */
+#define _GNU_SOURCE
+#include "test.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cluster/cluster.h"
+
+/* "<here>/tutti-<uid>-<digit, 16 times>", made as one that was left long ago. */
+static void make_room(char digit, char out[512])
+{
+    struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    char *here = getcwd(NULL, 0), file[600];
+    size_t n = (size_t)snprintf(out, 512, "%s/tutti-%u-", here, (unsigned)geteuid());
+
+    memset(out + n, digit, 16);
+    out[n + 16] = 0;
+    EXPECT(!mkdir(out, 0700));
+    snprintf(file, sizeof file, "%s/content", out);
+    tt_test_write(file, "x", 1);
+    EXPECT(!utimensat(AT_FDCWD, out, long_ago, 0));
+    free(here);
+}
+
+TT_TEST(rooms, names_are_new_and_known_again)
+{
+    char a[TT_ROOMS], b[TT_ROOMS];
+
+    EXPECT_OK(tt_rooms_name(a));
+    EXPECT_OK(tt_rooms_name(b));
+    EXPECT(strcmp(a, b));
+    EXPECT(tt_rooms_valid(a) && tt_rooms_valid(b));
+    EXPECT(!tt_rooms_valid("") && !tt_rooms_valid("0") && !tt_rooms_valid("/home/me"));
+    strcat(b, ":/home/me");
+    EXPECT(!tt_rooms_valid(b));
+    EXPECT(!tt_rooms_valid("tutti-0-0123456789abcdef")); /* from wherever we are */
+    setenv("TMPDIR", "/a:b", 1);
+    EXPECT_OK(tt_rooms_name(a));
+    EXPECT(!strstr(a, "/a:b"));
+    unsetenv("TMPDIR");
+}
+
+TT_TEST(rooms, only_rooms_are_removed)
+{
+    char room[512], both[1100];
+
+    make_room('a', room);
+    EXPECT(!mkdir("kept", 0700));
+    snprintf(both, sizeof both, "%s:kept", room);
+    tt_rooms_remove(both);
+    EXPECT(!tt_file_exists(room));
+    EXPECT(tt_file_exists("kept"));
+    tt_rooms_remove("kept");
+    tt_rooms_remove(".");
+    tt_rooms_remove("/");
+    tt_rooms_remove("");
+    EXPECT(tt_file_exists("kept"));
+}
+
+TT_TEST(rooms, those_that_nobody_holds_are_swept)
+{
+    char mine[512], dead[512], held[512], fresh[512], link[512];
+    int fd;
+
+    make_room('a', mine);
+    tt_rooms_hold(mine);
+    make_room('b', dead);
+    make_room('c', held);
+    fd = open(held, O_RDONLY | O_DIRECTORY);
+    EXPECT(fd >= 0 && !flock(fd, LOCK_SH));
+    make_room('d', fresh); /* its run is about to hold it */
+    EXPECT(!utimensat(AT_FDCWD, fresh, NULL, 0));
+    make_room('e', link);
+    EXPECT(!rename(link, "elsewhere") && !symlink("elsewhere", link));
+    EXPECT(!mkdir("tutti-0-abc", 0700)); /* no room */
+    tt_rooms_sweep(mine);
+    EXPECT(!tt_file_exists(dead));
+    EXPECT(tt_file_exists(mine) && tt_file_exists(held) && tt_file_exists(fresh));
+    EXPECT(tt_file_exists("elsewhere/content") && tt_file_exists("tutti-0-abc"));
+    close(fd); /* it dies */
+    tt_rooms_sweep(mine);
+    EXPECT(!tt_file_exists(held));
+    tt_rooms_remove(mine); /* who holds it may */
+    EXPECT(!tt_file_exists(mine));
+}
+
+TT_TEST(rooms, the_first_is_made_for_this_user_alone)
+{
+    char room[512], rooms[1100];
+    struct stat st;
+
+    make_room('a', room);
+    tt_rooms_remove(room);
+    snprintf(rooms, sizeof rooms, "%s:%.*sb", room, (int)strlen(room) - 1, room);
+    tt_rooms_hold(rooms);
+    EXPECT(!stat(room, &st) && (st.st_mode & 0777) == 0700);
+    room[strlen(room) - 1] = 'b';
+    EXPECT(!tt_file_exists(room));
+}

@@ -1,0 +1,107 @@
+/* What the tests of many workers share: a job that simulated ranks train together, and what came of
+ * it. */
+#ifndef TT_TRAIN_TOGETHER_H
+#define TT_TRAIN_TOGETHER_H
+
+#include "train_help.h"
+
+#define TRY(call)                                                                                  \
+    do {                                                                                           \
+        tt_err e_ = (call);                                                                        \
+        if (e_) return e_;                                                                         \
+    } while (0)
+
+enum { STEPS = 64, RANKS = 8 };
+
+typedef struct together {
+    const char *text, *changes;
+    int threads;
+    tt_train_opts opts;
+    int64_t until;                           /* 0: to its end */
+    void (*before)(tt_world *w, int64_t at); /* called before each step; may be NULL */
+    /* what came of it, by rank 0 */
+    int64_t steps;
+    double loss[STEPS];
+    double samples; /* of all steps but the first three, as the rate tells */
+    tt_metrics val;
+    char sha[65];
+    /* of each rank */
+    int64_t ended[RANKS];    /* after which step     */
+    double mean[RANKS];      /* loss of its epoch    */
+    int64_t ran_away[RANKS]; /* in which step        */
+} together;
+
+static inline tt_err change(tt_tree *job, const char *changes)
+{
+    char copy[1024], *save, *s;
+
+    snprintf(copy, sizeof copy, "parallel.timeout=5;%s", changes);
+    for (s = strtok_r(copy, ";", &save); s; s = strtok_r(NULL, ";", &save))
+        if (*(s += strspn(s, " "))) TRY(tt_tree_set(job, s));
+    return TT_OK;
+}
+
+static inline tt_err train_rank(tt_world *w, void *arg)
+{
+    together *x = arg;
+    tt_train_opts o = x->opts;
+    tt_trainer *t = NULL;
+    tt_progress p = {0};
+    double counted_s = 0;
+    tt_err err;
+    int count;
+
+    TRY(tt_tree_parse("job", x->text, strlen(x->text), &o.job));
+    if ((err = change(o.job, x->changes))) goto out;
+    o.world = w;
+    o.threads = x->threads;
+    if ((err = tt_train_open(&o, &t))) goto out;
+    while (!p.end && (!x->until || p.step < x->until)) {
+        if (x->before) x->before(w, p.step);
+        if ((err = tt_train_step(t, &p))) goto out;
+        if (!w->rank && p.step <= STEPS) x->loss[p.step - 1] = p.loss;
+        if (p.step - tt_train_first_step(t) > 3) counted_s += p.step_s;
+    }
+    x->ended[w->rank] = p.step;
+    x->mean[w->rank] = p.loss_mean;
+    if (!w->rank) {
+        const tt_param *params = tt_model_params(tt_train_model(t), &count);
+        tt_params_sha(params, count, tt_train_params(t), x->sha);
+        x->steps = p.step;
+        x->samples = p.samples_per_s * counted_s;
+        x->val = p.val;
+    }
+    if (!x->until) err = tt_train_compare(t);
+    if (!err && !o.no_files && !x->until) err = tt_train_finish(t, "done");
+out:
+    tt_train_close(t);
+    tt_tree_close(o.job);
+    return err;
+}
+
+static inline together run(int ranks, const int *hosts, int threads, const char *changes)
+{
+    together x = {
+        .text = job_text, .changes = changes, .threads = threads, .opts = {.no_files = true}};
+    EXPECT_OK(tt_sim_run(ranks, hosts, 30, train_rank, &x));
+    return x;
+}
+
+/* The same with a run folder: new, or gone on with. */
+static inline void run_in(const char *folder, bool resume, int64_t until, int ranks,
+                          const int *hosts, const char *changes)
+{
+    together x = {.text = job_text,
+                  .changes = changes,
+                  .threads = 1,
+                  .until = until,
+                  .opts = {.run = folder, .resume = resume}};
+    tt_err err = tt_sim_run(ranks, hosts, 30, train_rank, &x);
+    if (err) FAIL("%s, %d ranks: error %d: %s", changes, ranks, err, tt_message());
+}
+
+static const int two_hosts[] = {0, 0, 1, 1, 1, 0, 1, 0};
+static const int apart[] = {0, 1, 2, 3, 4, 5, 6, 7};
+static const int two_one[] = {0, 0, 1};
+
+#endif
