@@ -18,5 +18,6 @@
 #include "team.h"
 #include "text.h"
 #include "tree.h"
+#include "vital.h"
 
 #endif

@@ -6,6 +6,8 @@
 #ifndef TT_CLUSTER_H
 #define TT_CLUSTER_H
 
+#include <jansson.h>
+
 #include "base/base.h"
 
 /* ---- Hosts ---- */
@@ -92,6 +94,15 @@ void tt_hub_turn(tt_hub *h);
 /* Is there an agent that answers for this host? */
 bool tt_hub_has(const tt_hub *h, const char *host);
 int tt_hub_count(const tt_hub *h); /* agents in all */
+/* Letters that are not about agents and their commands: of workers (tt_pulse) and of other commands
+ * of ours. NULL: there is none; else `word` is its `say`, and the object is to be released. */
+typedef struct tt_hub_from {
+    uint32_t peer;
+    bool far;
+} tt_hub_from;
+json_t *tt_hub_next(tt_hub *h, tt_hub_from *from, const char **word);
+void tt_hub_say(tt_hub *h, tt_hub_from to, json_t *o); /* takes the reference */
+const char *tt_hub_address(const tt_hub *h);           /* for those on this host */
 /* Tells all agents the exit code; they end what they have started. Accepts NULL. */
 void tt_hub_close(tt_hub *h, int code);
 
@@ -111,6 +122,28 @@ tt_err tt_agent_run(const tt_agent_opts *o, const volatile int *stop, int *code)
  * hub. What it prints comes out here. The exit code is the command's; 255 if it could not be run.
  */
 int tt_rsh_run(int argc, const char **argv);
+
+/* ---- A worker's line to its supervisor ----
+ *
+ * A thread of its own tells ten times a second that the process lives, with phase and step, and
+ * hears orders; so that a worker that computes is heard, one that is stopped is missed at once, and
+ * one that hangs in its work is seen to live without progress. It begins before MPI does. */
+
+typedef struct tt_pulse tt_pulse;
+/* By what the environment says (TUTTI_CONTROL and others, set by the supervisor): *out is NULL if
+ * nobody supervises. `rank`: as the launcher told it. TT_EENV: no key for a supervisor on another
+ * host, or no thread. */
+tt_err tt_pulse_open(int rank, tt_pulse **out);
+tt_vital *tt_pulse_vital(tt_pulse *p); /* to be kept up to date; NULL for NULL */
+/* Says READY and waits for GO: *generation. TT_ESTOP: told to end, or the supervisor is gone. */
+tt_err tt_pulse_ready(tt_pulse *p, int *generation);
+typedef enum tt_wish {
+    TT_WISH_NONE,
+    TT_WISH_YIELD, /* end at a step boundary: the state stays in the vault */
+    TT_WISH_SAVE,  /* save a checkpoint and end                            */
+} tt_wish;
+tt_wish tt_pulse_wish(const tt_pulse *p); /* of the supervisor; NONE for NULL */
+void tt_pulse_close(tt_pulse *p);         /* accepts NULL */
 
 /* ---- Launching ---- */
 

@@ -55,6 +55,11 @@ typedef struct errand {
     int code;       /* -1: it has not ended */
 } errand;
 
+typedef struct mail {
+    tt_hub_from from;
+    json_t *o;
+} mail;
+
 struct tt_hub {
     tt_wire *near, *far; /* far NULL: no other hosts */
     char *world;
@@ -65,6 +70,8 @@ struct tt_hub {
     double told; /* when we last said that we are alive */
     bool more;   /* not all was heard in the last turn */
     int null;    /* can always be read */
+    mail *mail;  /* for whoever has the hub */
+    int mail_first, mail_end, mail_room;
 };
 
 /* ---- letters ---- */
@@ -462,15 +469,51 @@ static void lose_agent(tt_hub *h, agent *a)
 
 /* ---- the turn ---- */
 
+/* A letter for whoever has the hub. */
+static void put_by(tt_hub *h, tt_hub_from from, json_t *o)
+{
+    if (h->mail_end == h->mail_room) {
+        h->mail_room = h->mail_room ? 2 * h->mail_room : 64;
+        h->mail = grown(h->mail, (size_t)h->mail_room * sizeof *h->mail);
+    }
+    h->mail[h->mail_end++] = (mail){from, json_incref(o)};
+}
+
+json_t *tt_hub_next(tt_hub *h, tt_hub_from *from, const char **word)
+{
+    if (h->mail_first == h->mail_end) {
+        h->mail_first = h->mail_end = 0;
+        return NULL;
+    }
+    mail *m = &h->mail[h->mail_first++];
+    *from = m->from;
+    *word = json_string_value(json_object_get(m->o, "say"));
+    return m->o;
+}
+
+void tt_hub_say(tt_hub *h, tt_hub_from to, json_t *o)
+{
+    tt_say(to.far ? h->far : h->near, to.peer, o);
+}
+
+const char *tt_hub_address(const tt_hub *h)
+{
+    return tt_wire_address(h->near);
+}
+
 static bool hear_near(tt_hub *h)
 {
     const char *word;
     uint32_t from;
     json_t *o = tt_hear(h->near, &from, &word);
 
-    if (o && !strcmp(word, "run")) start_errand(h, from, o);
+    if (!o) return false;
+    if (!strcmp(word, "run"))
+        start_errand(h, from, o);
+    else
+        put_by(h, (tt_hub_from){from, false}, o);
     json_decref(o);
-    return o != NULL;
+    return true;
 }
 
 static bool hear_far(tt_hub *h)
@@ -490,6 +533,8 @@ static bool hear_far(tt_hub *h)
         tt_say(h->near, e->rsh, json_incref(o));
     else if (e && !strcmp(word, "ended"))
         end_errand(h, e, tt_code_of(o));
+    else if (!a)
+        put_by(h, (tt_hub_from){from, true}, o);
     json_decref(o);
     return true;
 }
@@ -537,6 +582,8 @@ void tt_hub_close(tt_hub *h, int code)
     for (int i = 0; i < h->agents; i++)
         tt_say(h->far, h->agent[i].peer, json_pack("{s:s, s:i}", "say", "bye", "code", code));
     while (h->errands) forget_errand(h, h->errand);
+    while (h->mail_first < h->mail_end) json_decref(h->mail[h->mail_first++].o);
+    free(h->mail);
     tt_wire_close(h->near, 0);
     tt_wire_close(h->far, 1);
     if (h->null >= 0) close(h->null);

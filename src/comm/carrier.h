@@ -18,6 +18,7 @@ typedef struct tt_kept {
     struct tt_kept *next;
     void *block;
     size_t bytes;
+    bool mapped; /* of a file */
 } tt_kept;
 void tt_kept_free(tt_kept *k);
 

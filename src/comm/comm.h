@@ -136,6 +136,9 @@ typedef struct tt_share {
 /* Each member of `host` gives as much as it wants: zeroed, page aligned, gone with its last user,
  * however that ends. TT_EENV on all of them if they cannot see each other's memory. */
 tt_err tt_share_open(const tt_group *host, size_t bytes, tt_share *out);
+/* The same of the first `bytes` of a file that each member has open and that may outlive it. The
+ * descriptor may be closed afterwards. */
+tt_err tt_share_open_file(const tt_group *host, int fd, size_t bytes, tt_share *out);
 void tt_share_close(tt_share *s); /* accepts a zeroed one */
 
 /* ---- Sums of long vectors: for programs, and whatever is no gradient ---- */

@@ -74,25 +74,22 @@ tt_err tt_flag_wait(const tt_world *w, tt_flag *f, uint32_t v, int rank)
 
 /* ---- Memory in common ----
  *
- * Each member makes an anonymous file and the others open it by way of /proc: there is no name that
- * could be left behind, and no limit on /dev/shm that could be met. That it is the right one is
- * proven by a number in it. */
+ * Each member has a file, and the others open it by way of /proc: an anonymous one, so that there
+ * is no name that could be left behind and no limit on /dev/shm that could be met; or one that its
+ * owner brings, to outlive it. That it is the right one is told by its number. */
 
 typedef struct offer {
     int64_t pid;
     int fd;
-    uint64_t bytes, proof;
+    uint64_t bytes, dev, ino;
 } offer;
 
-static void *map_own(offer *o)
+static void *map_file(int fd, size_t bytes)
 {
-    void *p = MAP_FAILED;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
-    if (ftruncate(o->fd, (off_t)o->bytes) == 0)
-        p = mmap(NULL, o->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, o->fd, 0);
     if (p == MAP_FAILED) return NULL;
-    madvise(p, o->bytes, MADV_HUGEPAGE);
-    *(uint64_t *)p = o->proof;
+    madvise(p, bytes, MADV_HUGEPAGE);
     return p;
 }
 
@@ -105,33 +102,31 @@ static void *map_other(const offer *o)
 
     snprintf(path, sizeof path, "/proc/%lld/fd/%d", (long long)o->pid, o->fd);
     if (stat(path, &st)) return NULL;
-    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != o->bytes) {
+    if (st.st_dev != o->dev || st.st_ino != o->ino || (uint64_t)st.st_size < o->bytes) {
         errno = ENXIO; /* of a process that only has the same number, in another namespace */
         return NULL;
     }
     if ((fd = open(path, O_RDWR | O_CLOEXEC)) < 0) return NULL;
-    p = mmap(NULL, o->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    p = map_file(fd, o->bytes);
     close(fd);
-    if (p == MAP_FAILED) return NULL;
-    if (*(uint64_t *)p == o->proof) return p;
-    munmap(p, o->bytes);
-    errno = ENXIO;
-    return NULL;
+    return p;
 }
 
-static tt_err share_files(const tt_group *host, size_t bytes, tt_share *s)
+static tt_err share_files(const tt_group *host, int fd, size_t bytes, tt_share *s)
 {
-    offer mine = {.pid = getpid(), .fd = memfd_create("tutti", MFD_CLOEXEC), .bytes = bytes},
+    offer mine = {.pid = getpid(), .fd = fd, .bytes = bytes},
           *all = calloc((size_t)host->size, sizeof *all);
+    struct stat st;
     tt_err err = TT_OK;
 
     if (!all) tt_mem_out(sizeof *all);
-    mine.proof = (uint64_t)mine.pid << 32 ^ (uint64_t)(tt_clock_s() * 1e9) ^ (uint64_t)(uintptr_t)s;
     s->bytes[host->me] = bytes;
-    if (mine.fd < 0 || !(s->at[host->me] = map_own(&mine)))
+    if (fd < 0 || fstat(fd, &st) || !(s->at[host->me] = map_file(fd, bytes)))
         err = tt_fail(TT_EENV, "no %zu bytes of memory to share: %s", bytes, strerror(errno));
-    if ((err = tt_group_agree(host, err)) || (err = tt_group_gather(host, &mine, sizeof mine, all)))
-        goto out;
+    if ((err = tt_group_agree(host, err))) goto out;
+    mine.dev = st.st_dev;
+    mine.ino = st.st_ino;
+    if ((err = tt_group_gather(host, &mine, sizeof mine, all))) goto out;
     for (int i = 0; i < host->size; i++) {
         s->bytes[i] = all[i].bytes;
         if (i == host->me) continue;
@@ -139,42 +134,61 @@ static tt_err share_files(const tt_group *host, size_t bytes, tt_share *s)
             err = tt_fail(TT_EENV, "the memory of rank %d is not to be seen from rank %d: %s",
                           host->rank[i], host->rank[host->me], strerror(errno));
     }
-    if (!(err = tt_group_agree(host, err))) *(uint64_t *)s->at[host->me] = 0;
-    if (!err) err = tt_group_barrier(host); /* nobody writes before all proofs are gone */
+    err = tt_group_agree(host, err); /* and until then the descriptor stays open */
 out:
-    if (mine.fd >= 0) close(mine.fd);
     free(all);
     return err;
 }
 
-tt_err tt_share_open(const tt_group *host, size_t bytes, tt_share *out)
+/* Ranks that are threads: the world keeps what they share until it ends. */
+static tt_err share_blocks(const tt_group *host, int fd, size_t bytes, tt_share *s)
 {
     size_t n = (size_t)host->size;
+    tt_kept *keep = calloc(1, sizeof *keep);
+    void *own = fd < 0 ? tt_block_alloc(bytes) : map_file(fd, bytes);
+    uint64_t mine[2] = {(uint64_t)(uintptr_t)own, bytes}, *all = calloc(2 * n, sizeof *all);
     tt_err err = TT_OK;
+
+    if (!all || !keep) tt_mem_out(2 * n * sizeof *all);
+    *keep = (tt_kept){host->world->carrier->kept, own, bytes, fd >= 0};
+    host->world->carrier->kept = keep;
+    if (!own) err = tt_fail(TT_ENOMEM, "no %zu bytes of memory to share", bytes);
+    if (!(err = tt_group_agree(host, err))) err = tt_group_gather(host, mine, sizeof mine, all);
+    for (size_t i = 0; i < n && !err; i++) {
+        s->at[i] = (void *)(uintptr_t)all[2 * i];
+        s->bytes[i] = all[2 * i + 1];
+    }
+    s->threads = true;
+    free(all);
+    return err;
+}
+
+tt_err tt_share_open_file(const tt_group *host, int fd, size_t bytes, tt_share *out)
+{
+    size_t n = (size_t)host->size;
+    tt_err err;
 
     *out = (tt_share){.size = host->size};
     out->at = calloc(n, sizeof *out->at);
     out->bytes = calloc(n, sizeof *out->bytes);
     if (!out->at || !out->bytes) tt_mem_out(n * sizeof *out->at);
-    if (!host->world->threads) {
-        err = share_files(host, bytes, out);
-    } else {
-        tt_kept *keep = calloc(1, sizeof *keep);
-        void *own = tt_block_alloc(bytes);
-        uint64_t mine[2] = {(uint64_t)(uintptr_t)own, bytes}, *all = calloc(2 * n, sizeof *all);
-        if (!all || !keep) tt_mem_out(2 * n * sizeof *all);
-        *keep = (tt_kept){host->world->carrier->kept, own, bytes};
-        host->world->carrier->kept = keep;
-        if (!own) err = tt_fail(TT_ENOMEM, "no %zu bytes of memory to share", bytes);
-        if (!(err = tt_group_agree(host, err))) err = tt_group_gather(host, mine, sizeof mine, all);
-        for (size_t i = 0; i < n && !err; i++) {
-            out->at[i] = (void *)(uintptr_t)all[2 * i];
-            out->bytes[i] = all[2 * i + 1];
-        }
-        out->threads = true;
-        free(all);
-    }
+    err = (host->world->threads ? share_blocks : share_files)(host, fd, bytes, out);
     if (err) tt_share_close(out);
+    return err;
+}
+
+tt_err tt_share_open(const tt_group *host, size_t bytes, tt_share *out)
+{
+    int fd = -1;
+    tt_err err;
+
+    if (!host->world->threads && (fd = memfd_create("tutti", MFD_CLOEXEC)) >= 0 &&
+        ftruncate(fd, (off_t)bytes)) {
+        close(fd);
+        fd = -1;
+    }
+    err = tt_share_open_file(host, fd, bytes, out);
+    if (fd >= 0) close(fd);
     return err;
 }
 
@@ -182,7 +196,8 @@ void tt_kept_free(tt_kept *k)
 {
     for (tt_kept *next; k; k = next) {
         next = k->next;
-        if (k->block) tt_block_free(k->block, k->bytes);
+        if (k->block && k->mapped) munmap(k->block, k->bytes);
+        if (k->block && !k->mapped) tt_block_free(k->block, k->bytes);
         free(k);
     }
 }

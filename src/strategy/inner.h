@@ -112,10 +112,11 @@ typedef struct seat_flags {
     tt_flag round;   /* sums of batch norm it has given its numbers to */
 } seat_flags;
 
-/* Offsets into a rank's part of the share. */
+/* Offsets into a rank's part of the share, and of the state. */
 typedef struct layout {
-    size_t ranks, seats, results, rows, sums, w[2], slot[2][TT_OPTIM_SLOTS], grad;
+    size_t ranks, seats, results, rows, sums, grad;
     size_t bytes;
+    size_t w[2], slot[2][TT_OPTIM_SLOTS];
 } layout;
 
 /* What a rank tells all others with every step. */
@@ -149,10 +150,12 @@ struct tt_strategy {
     int *member; /* of each node: its rank of our column, in the column's group */
 
     /* where */
-    tt_share share;
-    layout *layouts; /* of each rank of the node */
-    int buffers;     /* of a seat's gradients    */
-    int half;        /* which of w[2] is current */
+    tt_share share, state;
+    size_t halves[2]; /* where they begin in a rank's part of the state */
+    int first_half;   /* which of them was current when half was 0       */
+    layout *layouts;  /* of each rank of the node */
+    int buffers;      /* of a seat's gradients    */
+    int half;         /* which of w[2] is current */
     int64_t sums_most;
 
     /* what */
@@ -178,10 +181,11 @@ struct tt_strategy {
     double **offered, *total; /* sums of batch norm over the threads of this rank */
     bool lockstep;            /* the model may yield sums */
     const tt_batch *mine;
-    int n;                    /* samples of all */
-    const int *host_n;        /* of each host, where they have rows of their own */
-    bool planned;             /* the sums below are made for these units */
-    int64_t features, labels; /* of a sample: inputs, float targets */
+    int n;                            /* samples of all */
+    const int *host_n;                /* of each host, where they have rows of their own */
+    _Atomic uint64_t *begun, *before; /* see tt_step_in */
+    bool planned;                     /* the sums below are made for these units */
+    int64_t features, labels;         /* of a sample: inputs, float targets */
     bool present[MOST_UNITS];
     bool apply;
     sum_plan node_sum, all_sum;
@@ -224,11 +228,11 @@ static inline float *grad_at(const tt_strategy *s, int local, int thread, int bu
 }
 static inline float *w_at(const tt_strategy *s, int local, int half)
 {
-    return (float *)(part_at(s, local) + s->layouts[local].w[half]);
+    return (float *)((char *)s->state.at[local] + s->layouts[local].w[half]);
 }
 static inline float *slot_at(const tt_strategy *s, int slot, int half)
 {
-    return (float *)(part_at(s, s->local) + s->layouts[s->local].slot[half][slot]);
+    return (float *)((char *)s->state.at[s->local] + s->layouts[s->local].slot[half][slot]);
 }
 static inline tt_result *results_of(const tt_strategy *s) /* of all units, at the node's leader */
 {

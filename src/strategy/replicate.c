@@ -437,6 +437,16 @@ static void take_weights(tt_strategy *s, int me)
 
 /* ---- The step ---- */
 
+/* The old state is written over from here on. All ranks have given their results of this step, so
+ * all have kept those of the one before. */
+static void begin_half(tt_strategy *s)
+{
+    s->heard = tt_clock_s();
+    if (!s->before) return;
+    atomic_fetch_add(s->begun, 1);
+    atomic_store(s->before, 0);
+}
+
 static void step_member(void *arg, int me)
 {
     tt_strategy *s = arg;
@@ -450,12 +460,12 @@ static void step_member(void *arg, int me)
     if (!me) s->passed = tt_clock_s();
     finish_sums(s, me, &reduced);
     if (!me) hear_results(s);
+    if (!me && s->apply) begin_half(s);
     tt_team_barrier(team);
     if (!s->apply) {
         if (!me) finish_exchange(s); /* nothing may be under way when the step is over */
         return;
     }
-    if (!me) s->heard = tt_clock_s();
     double begun = tt_clock_s();
     update(s, me);
     if (trace_on(s)) trace_add(s, me, TRACE_OPTIM, 0, begun, tt_clock_s());
@@ -548,6 +558,8 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     s->row.order = in->order;
     s->stats = (tt_step_stats){0};
     s->host_n = in->host_n;
+    s->begun = in->begun;
+    s->before = in->before;
     if (!mark_present(s) || !s->planned) plan_sums(s);
     exchange_begin(s);
     s->passed = s->heard = begun;

@@ -193,7 +193,7 @@ static size_t reserve(size_t *at, size_t bytes)
 static layout lay_out(const tt_strategy *s, int threads)
 {
     size_t flat = tt_mul_size((size_t)s->size, sizeof(float)), at = 0;
-    layout l;
+    layout l = {0};
 
     l.ranks = reserve(&at, sizeof(rank_flags));
     l.seats = reserve(&at, (size_t)threads * sizeof(seat_flags));
@@ -201,10 +201,6 @@ static layout lay_out(const tt_strategy *s, int threads)
     l.rows = reserve(&at, (size_t)s->world->size * sizeof(row));
     /* one more than there are threads: the leader's totals */
     l.sums = reserve(&at, (size_t)(2 * (threads + 1)) * (size_t)s->sums_most * sizeof(double));
-    for (int half = 0; half < 2; half++) {
-        l.w[half] = reserve(&at, flat);
-        for (int i = 0; i < s->slot_count; i++) l.slot[half][i] = reserve(&at, flat);
-    }
     l.grad = reserve(&at, tt_mul_size(flat, (size_t)(threads * s->buffers)));
     l.bytes = at;
     return l;
@@ -230,7 +226,7 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     for (int l = 0; l < n->ranks; l++) s->layouts[l] = lay_out(s, s->threads[n->rank[l]]);
     if ((err = tt_share_open(s->node_group, s->layouts[s->local].bytes, &s->share))) {
         char size[32];
-        return tt_context(err, "%s for gradients and state of %d threads",
+        return tt_context(err, "%s for gradients of %d threads",
                           tt_show_bytes((double)s->layouts[s->local].bytes, size, sizeof size),
                           threads);
     }
@@ -256,9 +252,70 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     s->own_pieces = take((size_t)s->piece_count, sizeof *s->own_pieces);
     for (int i = 0; i < s->piece_count; i++)
         if (owns(s, i)) s->own_pieces[s->own_count++] = i;
-    tt_model_init(m, seed, w_at(s, s->local, 0));
-    tt_model_bind(m, w_at(s, s->local, 0));
     return TT_OK;
+}
+
+/* ---- Where the state lies ---- */
+
+size_t tt_strategy_bytes(const tt_strategy *s)
+{
+    size_t at = 0, flat = tt_mul_size((size_t)s->size, sizeof(float));
+
+    for (int i = 0; i <= s->slot_count; i++) reserve(&at, flat);
+    return at;
+}
+
+/* Half 0 of a rank is the one that is current now, wherever it lies. */
+static void place_state(tt_strategy *s, layout *l, const size_t at[2], int current)
+{
+    size_t flat = (size_t)s->size * sizeof(float);
+
+    for (int half = 0; half < 2; half++) {
+        size_t from = at[half ^ current];
+        l->w[half] = reserve(&from, flat);
+        for (int i = 0; i < s->slot_count; i++) l->slot[half][i] = reserve(&from, flat);
+    }
+}
+
+tt_err tt_strategy_place(tt_strategy *s, const tt_state_file *f)
+{
+    size_t half = tt_strategy_bytes(s), own[2] = {0, half};
+    tt_err err = f ? tt_share_open_file(s->node_group, f->fd, f->bytes, &s->state)
+                   : tt_share_open(s->node_group, 2 * half, &s->state);
+    char size[32];
+
+    if (err)
+        return tt_context(err, "%s for the state of the training",
+                          tt_show_bytes(2 * (double)half, size, sizeof size));
+    memcpy(s->halves, f ? f->at : own, sizeof s->halves);
+    return tt_strategy_use(s, 0);
+}
+
+tt_err tt_strategy_use(tt_strategy *s, int half)
+{
+    int *all = take((size_t)s->node_group->size, sizeof *all);
+    tt_err err = tt_group_gather(s->node_group, &half, sizeof half, all);
+
+    for (int l = 0; l < s->node_group->size && !err; l++)
+        place_state(s, &s->layouts[l], s->halves, all[l]);
+    s->half = 0;
+    s->first_half = half;
+    if (!err) tt_model_bind(s->model, w_at(s, s->local, 0));
+    free(all);
+    return err;
+}
+
+void tt_strategy_init(tt_strategy *s)
+{
+    tt_state st = tt_strategy_state(s);
+
+    tt_model_init(s->model, s->seed, st.w);
+    for (int i = 0; i < s->slot_count; i++) memset(st.slot[i], 0, (size_t)s->size * sizeof(float));
+}
+
+int tt_strategy_half(const tt_strategy *s)
+{
+    return s->half ^ s->first_half;
 }
 
 void tt_strategy_close(tt_strategy *s)
@@ -271,6 +328,7 @@ void tt_strategy_close(tt_strategy *s)
     squeeze_close(s);
     factor_close(s);
     tt_share_close(&s->share);
+    tt_share_close(&s->state);
     deal_close(s);
     size_t flat = (size_t)s->size * sizeof(float);
     if (s->scaled) tt_block_free(s->scaled, flat);

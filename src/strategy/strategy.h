@@ -82,10 +82,26 @@ int tt_strategy_room(const tt_strategy *s); /* samples of a run: what to compile
  * rank runs: [n * first / of, n * end / of). */
 void tt_strategy_cut(const tt_strategy *s, int *first, int *end, int *of);
 
-/* Takes the model and the optimiser, both borrowed, makes room for the state and starts the
- * threads. The weights are those of tt_model_init; the model is bound to them. */
+/* Takes the model and the optimiser, both borrowed, makes room for gradients and starts the
+ * threads. There is no state yet: that may be in use by others until this world takes over. */
 tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed);
 tt_crew *tt_strategy_crew(tt_strategy *s);
+
+/* The state is two halves of so many bytes: weights, then the optimiser's vectors. */
+size_t tt_strategy_bytes(const tt_strategy *s);
+/* Gives it a place: in a file that may outlive the process (its first `bytes`, with the halves at
+ * `at`), or, for NULL, in memory that is gone with it. All ranks call it, after start. What is in
+ * half 0 becomes the state. */
+typedef struct tt_state_file {
+    int fd;
+    size_t bytes, at[2];
+} tt_state_file;
+tt_err tt_strategy_place(tt_strategy *s, const tt_state_file *f);
+/* What is in this half is the state from now on; ranks may have it in different ones. All call it.
+ */
+tt_err tt_strategy_use(tt_strategy *s, int half);
+int tt_strategy_half(const tt_strategy *s); /* the one it is in; a step makes it the other */
+void tt_strategy_init(tt_strategy *s); /* the weights a training begins with, and no momentum */
 
 /* The state, flat: valid until the next step. */
 typedef struct tt_state {
@@ -130,9 +146,12 @@ typedef struct tt_step_in {
     double data_s;        /* how long it was waited for                                 */
     int order;            /* rank 0's is brought to all (average: when they hear of each other,
                            * about once a second; then they meet)                       */
-    bool meet;            /* average: they meet after this step, due or not: the state will
-                           * be looked at                                               */
-    bool hear;            /* average: they hear of each other after this step at latest */
+    /* Before the other half of the state is written to, one is added to the first and the second
+     * becomes 0: by then all ranks have made the step before. NULL: nobody looks. */
+    _Atomic uint64_t *begun, *before;
+    bool meet; /* average: they meet after this step, due or not: the state will
+                * be looked at                                               */
+    bool hear; /* average: they hear of each other after this step at latest */
 } tt_step_in;
 tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out);
 /* average: all meet now, if they have not since the last step; else there is nothing to do. Before

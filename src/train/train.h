@@ -40,9 +40,13 @@ typedef struct tt_train_opts {
     int64_t trace_from, trace_to; /* record steps [from, to] to <run>/trace/steps.json; 0: none */
     tt_world *world; /* borrowed: train together, all ranks with the same options. NULL: alone.
                       * Rank 0 alone reads checkpoints and writes the run folder              */
+    bool stand_by;   /* open all but the state and the run folder: tt_train_go does the rest */
 } tt_train_opts;
 
 tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out);
+/* The other half of opening, with `stand_by`: when no other world trains this run any more. All
+ * ranks call it; what the options point to is still needed. */
+tt_err tt_train_go(tt_trainer *t);
 
 typedef struct tt_metrics { /* NAN where it does not apply */
     double loss, accuracy, top5;

@@ -536,7 +536,7 @@ static void plan_trace(tt_trainer *t, const tt_train_opts *o)
 /* Opening goes in phases. Within one a rank works by itself; at its end all hear whether anybody
  * failed, so that none waits for one that will not come. Data is decoded and checkpoints are read
  * meanwhile, which takes what it takes: the deadline of steps is for steps. */
-static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
+static tt_err stand_by(tt_trainer *t, const tt_train_opts *o)
 {
     const tt_kernels *k = NULL;
     tt_err err;
@@ -555,11 +555,21 @@ static tt_err open_all(tt_trainer *t, const tt_train_opts *o)
         (err = all_agree(
              t, tt_strategy_start(t->strategy, t->model, t->optim, (uint64_t)t->conf.seed))))
         return err;
+    return all_agree(t, judge_open(&t->judge, t->model, tt_strategy_crew(t->strategy), t->world,
+                                   t->local, tt_data_count(t->data, TT_VAL)));
+}
+
+/* The second half of opening: what only one world at a time may have, the state and the run folder.
+ */
+static tt_err take_over(tt_trainer *t, const tt_train_opts *o)
+{
+    tt_err err;
+
+    if ((err = tt_strategy_place(t->strategy, NULL))) return err;
+    tt_strategy_init(t->strategy);
     t->state = tt_strategy_state(t->strategy);
-    err = judge_open(&t->judge, t->model, tt_strategy_crew(t->strategy), t->world, t->local,
-                     tt_data_count(t->data, TT_VAL));
     if (!t->world->rank) {
-        if (!err && o->init && !o->resume) err = take_init(t, o->init, o->partial);
+        if (o->init && !o->resume) err = take_init(t, o->init, o->partial);
         if (!err && !o->no_files) err = open_run(t, o);
     }
     t->no_files = o->no_files;
@@ -594,13 +604,20 @@ tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
     t->progress.best = t->progress.eta_s = NAN;
     t->world = o->world;
     t->own_world = !o->world;
-    if ((t->own_world && (err = tt_world_alone(&t->world))) || (err = open_all(t, o))) {
+    t->opts = *o;
+    if ((t->own_world && (err = tt_world_alone(&t->world))) || (err = stand_by(t, o)) ||
+        (!o->stand_by && (err = take_over(t, o)))) {
         if (t->logging) tt_log_close(); /* nobody else knows of it */
         tt_train_close(t);
         return err;
     }
     *out = t;
     return TT_OK;
+}
+
+tt_err tt_train_go(tt_trainer *t)
+{
+    return take_over(t, &t->opts);
 }
 
 void tt_train_close(tt_trainer *t)

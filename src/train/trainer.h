@@ -98,6 +98,7 @@ typedef struct entry_from {
 } entry_from;
 
 struct tt_trainer {
+    tt_train_opts opts;
     tt_arena *arena;
     tt_job job;
     train_conf conf;

@@ -1,0 +1,34 @@
+/* vital: what a process is doing, for another thread to pass on while it does it. Setting it costs
+ * two stores. */
+#ifndef TT_VITAL_H
+#define TT_VITAL_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+typedef enum tt_phase {
+    TT_PHASE_START, /* the process is there                       */
+    TT_PHASE_READY, /* all is open: it waits for GO               */
+    TT_PHASE_SYNC,  /* finds the state                            */
+    TT_PHASE_STEP,  /* trains: `step` must grow                   */
+    TT_PHASE_JUDGE, /* validates                                  */
+    TT_PHASE_SAVE,  /* waits for a checkpoint                     */
+    TT_PHASE_END,   /* has done its work, and leaves              */
+    TT_PHASES,
+} tt_phase;
+const char *tt_phase_name(tt_phase p); /* "validation": of what it was in the middle */
+
+typedef struct tt_vital {
+    _Atomic int phase;
+    _Atomic int64_t step; /* the last that is committed */
+} tt_vital;
+
+/* Accepts NULL: nobody looks. */
+static inline void tt_vital_set(tt_vital *v, tt_phase phase, int64_t step)
+{
+    if (!v) return;
+    atomic_store_explicit(&v->step, step, memory_order_relaxed);
+    atomic_store_explicit(&v->phase, phase, memory_order_release);
+}
+
+#endif

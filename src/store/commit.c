@@ -1,0 +1,145 @@
+/* The order of stores, and what a kill after each leaves behind (s is the current step):
+ *
+ *   begin     half.next = 0          s, and nothing beside it
+ *             the bytes of the half  the same
+ *   describe  line, hash             the same
+ *             half.next = s + 2      the same: the half is newer than the current one, so it does
+ *                                    not count
+ *   flip      word                   s + 1, and s before it
+ *   undo      word                   s, and s + 1 beside it, which does not count
+ *
+ * What is not current counts only if it is no newer than what is: that is how a half that was
+ * never flipped, or was taken back, is known from the one before. If the word names a half that is
+ * described otherwise, this order was not kept (or memory is damaged): then nothing counts. */
+#include "commit.h"
+
+#include <string.h>
+
+#ifndef TT_PLANT /* tests plant mistakes here, and see to it that they are found: tests/sim */
+#define PLANTED(bug)        false
+#define STORE(where, value) atomic_store_explicit(where, value, memory_order_release)
+#endif
+
+enum { ATTEMPT_BITS = 12 };
+
+int tt_label_compare(tt_label a, tt_label b)
+{
+    if (PLANTED(PLANT_STEP_ALONE)) return (a.step > b.step) - (a.step < b.step);
+    if (a.generation != b.generation) return a.generation < b.generation ? -1 : 1;
+    if (a.attempt != b.attempt) return a.attempt < b.attempt ? -1 : 1;
+    return (a.step > b.step) - (a.step < b.step);
+}
+
+uint32_t tt_attempt_next(uint32_t attempt, uint32_t generation)
+{
+    uint32_t first = generation << ATTEMPT_BITS;
+
+    TT_ASSERT(generation < 1u << (32 - ATTEMPT_BITS));
+    if (PLANTED(PLANT_ATTEMPT_REUSED)) return attempt + 1;
+    return attempt < first ? first : attempt + 1;
+}
+
+/* Within a generation and an attempt states follow each other; a later generation has gone on from
+ * what was told, or the ledger would say what else. */
+bool tt_told_leads_to(const tt_told *t, tt_label l)
+{
+    bool same_line = l.generation == t->label.generation && l.attempt == t->label.attempt;
+
+    if (PLANTED(PLANT_BRANCH)) return tt_label_compare(l, t->label) >= 0;
+    if (l.generation < t->by && !same_line) return false;
+    if (l.attempt != t->label.attempt) return l.attempt > t->label.attempt;
+    return l.step >= t->label.step;
+}
+
+void tt_told_raise(tt_told *t, tt_label l)
+{
+    if (!tt_told_leads_to(t, l)) return;
+    t->label = l;
+    if (l.generation > t->by) t->by = l.generation;
+}
+
+static uint64_t word_of(uint64_t next, int half)
+{
+    return next << 1 | (uint64_t)half;
+}
+
+int tt_commit_current(const tt_commit_head *h)
+{
+    uint64_t word = atomic_load_explicit(&h->word, memory_order_acquire);
+    return word ? (int)(word & 1) : -1;
+}
+
+typedef struct sight { /* all of a head, as it was at one moment */
+    uint64_t word, next[2], line[2], hash[2];
+} sight;
+
+static void see(const tt_commit_head *h, sight *out)
+{
+    out->word = atomic_load_explicit(&h->word, memory_order_acquire);
+    for (int i = 0; i < 2; i++) {
+        out->next[i] = atomic_load_explicit(&h->half[i].next, memory_order_acquire);
+        out->line[i] = atomic_load_explicit(&h->half[i].line, memory_order_acquire);
+        out->hash[i] = atomic_load_explicit(&h->half[i].hash, memory_order_acquire);
+    }
+}
+
+static tt_label label_of(const sight *s, int half)
+{
+    return (tt_label){(uint32_t)(s->line[half] >> 32), (uint32_t)s->line[half],
+                      (int64_t)s->next[half] - 1};
+}
+
+bool tt_commit_read(const tt_commit_head *h, int half, tt_commit *out)
+{
+    sight a, b;
+    int current;
+
+    atomic_thread_fence(memory_order_acquire); /* bytes read before this call were so before it */
+    see(h, &a);
+    see(h, &b);
+    if (memcmp(&a, &b, sizeof a)) return false; /* its owner is writing */
+    current = (int)(a.word & 1);
+    if ((int64_t)a.next[half] <= 0 || a.word != word_of(a.next[current], current)) return false;
+    if (tt_label_compare(label_of(&a, half), label_of(&a, current)) > 0) return false;
+    *out = (tt_commit){label_of(&a, half), a.hash[half]};
+    return true;
+}
+
+int tt_commit_begin(tt_commit_head *h)
+{
+    int half = tt_commit_current(h) == 0 ? 1 : 0;
+
+    if (!PLANTED(PLANT_BEGIN_UNMARKED)) STORE(&h->half[half].next, 0);
+    atomic_thread_fence(memory_order_release); /* keeps (3): the bytes change after this */
+    return half;
+}
+
+void tt_commit_describe(tt_commit_head *h, int half, const tt_commit *what)
+{
+    uint64_t next = (uint64_t)what->label.step + 1;
+
+    TT_ASSERT(what->label.step >= 0);
+    if (PLANTED(PLANT_FLIP_FIRST)) STORE(&h->word, word_of(next, half));
+    STORE(&h->half[half].line, (uint64_t)what->label.generation << 32 | what->label.attempt);
+    STORE(&h->half[half].hash, what->hash);
+    STORE(&h->half[half].next, next);
+}
+
+void tt_commit_flip(tt_commit_head *h, int half)
+{
+    uint64_t next = atomic_load_explicit(&h->half[half].next, memory_order_relaxed);
+
+    TT_ASSERT(next); /* described before */
+    STORE(&h->word, word_of(next, half));
+}
+
+bool tt_commit_undo(tt_commit_head *h)
+{
+    int current = tt_commit_current(h), before = current == 0 ? 1 : 0;
+    tt_commit what;
+
+    if (current < 0 || !tt_commit_read(h, before, &what)) return false;
+    if (PLANTED(PLANT_UNDO_WRONG)) before = current;
+    STORE(&h->word, word_of((uint64_t)what.label.step + 1, before));
+    return true;
+}

@@ -1,0 +1,97 @@
+/* vault_inner: the file of a slot, for vault.c and vault_list.c alone. */
+#ifndef TT_VAULT_INNER_H
+#define TT_VAULT_INNER_H
+
+#include <stdatomic.h>
+#include <sys/stat.h>
+
+#include "vault.h"
+
+_Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "the commit word is shared between processes");
+
+#define VAULT_MAGIC 0x31746c7561767474ull /* "ttvault1", the last letter is the layout's number */
+#define VAULT_SLOT  "slot-%d"
+#define VAULT_FRESH "slot-%d.new" /* one that is being made */
+
+/* VAULT_PAGE: room of the header, and what halves are rounded to: whole pages on every machine. */
+enum { VAULT_PAGE = 64 << 10, VAULT_NAME = 32 };
+#define VAULT_GRACE_S 0.05 /* a look at a slot holds its lock for a moment: one refusal is none */
+
+/* The first bytes of a slot's file; the halves follow at VAULT_PAGE. Every change of state is one
+ * store, so that there is no moment at which a kill leaves anything but the old state or the new:
+ *
+ *   (1) `word` names the current half and its step: ((step + 1) << 1) | half. 0: none is whole.
+ *   (2) before[c] of the current half c is the word of the other half as long as that one is whole,
+ *       else 0. before[] of the other half means nothing, and is 0 once it was ever current.
+ *
+ *   begin    before[c] = 0: the other half is empty.         Then it is written to.
+ *   commit   describe it, its `before` = word; then word = its own. The old half stays, by (2).
+ *   undo     word = before[c]. That half's `before` is 0 by its own `begin`: the one taken back is
+ *            empty by the same store.
+ *
+ * Who only looks has no lock: begun[h] counts the begins of half h, before it is written to, so
+ * what was read between two equal readings of word, before and begun is whole. */
+typedef struct vault_head {
+    _Atomic uint64_t magic; /* stored last when a file is made: a torn birth reads as none */
+    uint64_t key, bytes;
+    char boot[40];       /* the boot it was made in: no file on disk is trusted after a crash */
+    _Atomic int64_t pid; /* who has the lock, or had it when killed; 0: closed                */
+    _Atomic uint64_t word;
+    _Atomic uint64_t before[2], begun[2];
+    tt_vault_half half[2];
+} vault_head;
+
+static inline uint64_t word_of(int64_t step, int half)
+{
+    return (uint64_t)(step + 1) << 1 | (uint64_t)half;
+}
+static inline int64_t word_step(uint64_t word)
+{
+    return (int64_t)(word >> 1) - 1;
+}
+static inline int word_half(uint64_t word)
+{
+    return word ? (int)(word & 1) : -1;
+}
+
+/* A full one. Not atomic_thread_fence: the compiler warns that the thread sanitizer is blind to it.
+ */
+static inline void vault_fence(void)
+{
+    __sync_synchronize();
+}
+
+/* Room of a half in the file; bytes are at most VAULT_MOST. */
+#define VAULT_MOST ((uint64_t)1 << 60)
+static inline uint64_t vault_room(uint64_t bytes)
+{
+    return (bytes + VAULT_PAGE - 1) / VAULT_PAGE * VAULT_PAGE;
+}
+
+/* Opens a folder of vaults: no link, this user's, closed to all others; else TT_EENV. TT_EIO if it
+ * is not there, with errno ENOENT. */
+tt_err tt_vault_dir(const char *folder, int *fd);
+
+/* A regular file of a folder. -1 and errno: it cannot be opened, or is something else (EINVAL). */
+int tt_vault_openat(int dir, const char *name, int flags, struct stat *st);
+
+/* Polls for the lock of a file (LOCK_EX, LOCK_SH) until then. False and EWOULDBLOCK: it is taken.
+ */
+bool tt_vault_lock(int fd, int kind, double until_s);
+/* Does the name (still) lead to this file? Else its lock is worth nothing. */
+bool tt_vault_is_named(int dir, const char *name, int fd);
+/* "process 123", from the file of a slot. Returns buf. */
+char *tt_vault_holder(int fd, char *buf, size_t size);
+
+/* A whole and consistent reading of a header; false if the file is damaged, of an earlier boot, or
+ * no slot's at all. The word is that of a described half, or 0; so is before[] of the current one.
+ */
+bool tt_vault_head_read(int fd, const struct stat *st, vault_head *out);
+void tt_vault_boot(char out[40]);
+/* Step -1 for those that are not whole. Returns the current one, or -1. */
+int tt_vault_halves(const vault_head *h, tt_vault_half out[2]);
+
+bool tt_vault_on_tmpfs(int fd);
+uint64_t tt_vault_free(int fd); /* bytes free where the file is; in memory: no more than that has */
+
+#endif

@@ -1,0 +1,344 @@
+/* The supervisor's policy, one promise at a time: resizing and ending. */
+#define _GNU_SOURCE
+#include "policy_help.h"
+
+/* ---- resizing ---- */
+
+TT_TEST(policy, a_host_that_joins_is_taken_in_at_a_step_boundary_by_a_world_that_is_ready)
+{
+    tt_policy_opts o = fixed(4);
+
+    o.least = 1;
+    begin(o);
+    give_host(0, 2);
+    pass(2);
+    expect_log("start1:0.0,0.1 persist1 go1 start2:0.0,0.1 ");
+    give_host(1, 4);
+    expect_log("kill2 start3:0.0,0.1,1.0,1.1 "); /* 4 at most: nobody else is waited for */
+    pass(0.5);
+    expect_log("tell:resize yield1 persist2 go3 start4:0.0,0.1,1.0,1.1 ");
+    pass(5);
+    expect_log("");
+    end();
+}
+
+TT_TEST(policy, a_storm_of_joins_makes_few_worlds)
+{
+    tt_policy_opts o = fixed(100);
+
+    o.least = 1;
+    begin(o);
+    give_host(0, 1);
+    pass(2);
+    x.starts = 0;
+    for (int i = 1; i <= 50; i++) {
+        give_host(i, 1);
+        pass(0.05);
+    }
+    pass(3);
+    EXPECT_INT(51, tt_policy_look(x.p).workers);
+    EXPECT(x.starts <= 8);
+    end();
+}
+
+TT_TEST(policy, a_world_that_does_not_yield_is_killed)
+{
+    tt_policy_opts o = fixed(2);
+
+    o.least = 1;
+    o.standby = false;
+    begin(o);
+    give_host(0, 1);
+    pass(2);
+    x.log[0] = 0;
+    x.deaf = true;
+    give_host(1, 1);
+    pass(4);
+    expect_log("start2:0.0,1.0 tell:resize yield1 ");
+    pass(2);
+    expect_log("kill1 persist2 go2 ");
+    end();
+}
+
+TT_TEST(policy, a_host_that_leaves_is_replaced_before_its_world_ends)
+{
+    begin(fixed(2));
+    give_host(0, 1);
+    give_host(1, 1);
+    give_host(2, 1);
+    pass(2);
+    expect_log("start1:0.0,1.0 persist1 go1 start2:0.0,1.0 ");
+    give_host(1, 0);
+    expect_log("kill2 start3:0.0,2.0 ");
+    pass(0.5);
+    expect_log("tell:host yield1 persist2 go3 start4:0.0,2.0 ");
+    EXPECT(x.told[0].host == 1 && x.told[0].rank == 1 && x.told[0].generation == 1);
+    give_host(1, 1); /* it comes back: nothing to gain */
+    pass(5);
+    expect_log("");
+    end();
+}
+
+TT_TEST(policy, below_least_it_waits_and_then_ends)
+{
+    tt_policy_opts o = fixed(2);
+
+    o.wait_s = 20;
+    begin(o);
+    give_host(0, 1);
+    give_host(1, 1);
+    pass(2);
+    x.log[0] = 0;
+    give_host(1, 0);
+    pass(1);
+    expect_log("tell:host kill2 yield1 tell:below ");
+    EXPECT(tt_policy_look(x.p).waiting && tt_policy_look(x.p).active == -1);
+    give_host(1, 1);
+    pass(2);
+    EXPECT_INT(2, tt_policy_look(x.p).workers);
+    give_host(1, 0);
+    pass(19);
+    EXPECT(!strstr(x.log, "exit"));
+    pass(2);
+    EXPECT(strstr(x.log, "exit4 ") && x.end.kind == TT_CAUSE_BELOW);
+    end();
+}
+
+TT_TEST(policy, another_number_of_workers_can_be_asked_for)
+{
+    begin(fixed(4));
+    give_host(0, 4);
+    pass(2);
+    give((tt_event){.kind = TT_EV_WANT, .least = 1, .most = 2});
+    pass(1);
+    EXPECT_INT(2, tt_policy_look(x.p).workers);
+    give((tt_event){.kind = TT_EV_WANT, .least = 6, .most = 8});
+    pass(1);
+    EXPECT(tt_policy_look(x.p).waiting && tt_policy_look(x.p).active == -1);
+    give_host(1, 3);
+    pass(1);
+    EXPECT_INT(7, tt_policy_look(x.p).workers);
+    end();
+}
+
+TT_TEST(policy, spares_give_way_to_workers)
+{
+    tt_policy_opts o = fixed(3);
+
+    o.spares = 2;
+    o.standby = false;
+    begin(o);
+    give_host(0, 5);
+    pass(1);
+    expect_log("start1:0.0,0.1,0.2,0.3s,0.4s persist1 go1 ");
+    give_host(0, 3);
+    pass(1);
+    expect_log("start2:0.0,0.1,0.2 tell:host yield1 persist2 go2 ");
+    end();
+}
+
+TT_TEST(policy, one_that_is_fit_gets_go_even_if_another_is_wanted)
+{
+    tt_policy_opts o = fixed(8);
+
+    o.least = 1;
+    begin(o);
+    give_host(0, 2);
+    pass(2);
+    x.log[0] = 0;
+    give_host(1, 1); /* wanted are three, but the storm may go on */
+    give_dead(1, 0, 137);
+    pass(0.05);
+    expect_log("tell:dead kill1 persist2 go2 ");
+    pass(1);
+    EXPECT_INT(3, tt_policy_look(x.p).workers);
+    end();
+}
+
+/* ---- ending ---- */
+
+TT_TEST(policy, a_result_ends_the_run_when_all_is_gone)
+{
+    begin(fixed(2));
+    give_host(0, 2);
+    pass(2);
+    x.log[0] = 0;
+    world_of(1)->phase = TT_PHASE_END;
+    pass(0.1);
+    give((tt_event){.kind = TT_EV_RESULT, .world = 1, .code = 0});
+    give((tt_event){.kind = TT_EV_RESULT, .world = 1, .code = 0});
+    expect_log("kill2 ");
+    give_dead(1, 1, 0);
+    give_dead(1, 0, 0);
+    pass(0.5);
+    expect_log("");
+    give_gone(1, 0);
+    expect_log("exit0 ");
+    EXPECT(x.end.kind == TT_CAUSE_NONE);
+    give_host(1, 5);
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    pass(1);
+    expect_log("");
+    end();
+}
+
+TT_TEST(policy, after_a_result_the_rest_is_killed_in_time)
+{
+    begin(fixed(1));
+    give_host(0, 1);
+    pass(2);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_RESULT, .world = 1, .code = 3});
+    pass(4.8);
+    expect_log("kill2 ");
+    pass(1);
+    expect_log("kill1 exit3 ");
+    end();
+}
+
+TT_TEST(policy, what_a_world_says_after_it_was_declared_dead_does_not_count)
+{
+    begin(fixed(2));
+    give_host(0, 2);
+    pass(2);
+    x.stays = true;
+    give_dead(1, 0, 137);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_RESULT, .world = 1, .code = 0});
+    give((tt_event){.kind = TT_EV_TROUBLE, .world = 1, .rank = 1, .code = 5, .fatal = true});
+    expect_log("");
+    give_gone(1, 0);
+    expect_log("persist2 go2 start3:0.0,0.1 ");
+    for (int rank = -1; rank < 200; rank += 67) {
+        give((tt_event){.kind = TT_EV_BEAT, .world = 1, .rank = rank, .phase = TT_PHASE_STEP});
+        give((tt_event){.kind = TT_EV_DEAD, .world = 1, .rank = rank, .code = 1});
+        give((tt_event){.kind = TT_EV_DEAD, .world = 2, .rank = rank ? rank : -7, .code = 1});
+        give(
+            (tt_event){.kind = TT_EV_TROUBLE, .world = 99, .rank = rank, .code = 5, .fatal = true});
+    }
+    give((tt_event){.kind = TT_EV_GONE, .world = 1});
+    give((tt_event){.kind = TT_EV_RESULT, .world = 1});
+    expect_log("");
+    end();
+}
+
+TT_TEST(policy, a_fatal_trouble_ends_the_run_with_its_code)
+{
+    begin(fixed(2));
+    give_host(0, 2);
+    pass(2);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_TROUBLE, .world = 1, .rank = 1, .code = 5, .fatal = true});
+    give((tt_event){.kind = TT_EV_TROUBLE, .world = 1, .rank = 0, .code = 5, .fatal = true});
+    pass(1);
+    expect_log("tell:trouble kill2 ");
+    give_gone(1, 5);
+    expect_log("exit5 ");
+    EXPECT(x.end.kind == TT_CAUSE_TROUBLE && x.end.rank == 1);
+    end();
+}
+
+TT_TEST(policy, what_is_fatal_for_a_standby_is_not_for_the_run)
+{
+    begin(fixed(1));
+    give_host(0, 1);
+    pass(2);
+    give((tt_event){.kind = TT_EV_TROUBLE, .world = 2, .code = 7, .fatal = true});
+    pass(2);
+    EXPECT(tt_policy_look(x.p).active == 1 && !tt_policy_look(x.p).ending);
+    end();
+}
+
+TT_TEST(policy, stop_saves_and_ends)
+{
+    begin(fixed(1));
+    give_host(0, 1);
+    pass(2);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    give((tt_event){.kind = TT_EV_STOP, .code = 76});
+    pass(0.2);
+    expect_log("tell:stop save1 kill2 exit75 ");
+    EXPECT(x.end.kind == TT_CAUSE_STOP);
+    end();
+
+    begin(fixed(1)); /* one that does not hear */
+    x.deaf = true;
+    give_host(0, 1);
+    pass(2);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    pass(4.8);
+    expect_log("tell:stop save1 kill2 ");
+    pass(1);
+    expect_log("kill1 exit75 ");
+    end();
+}
+
+TT_TEST(policy, stop_ends_when_nothing_is_active)
+{
+    begin(fixed(2));
+    give_host(0, 1);
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    expect_log("tell:stop exit75 ");
+    end();
+
+    begin(fixed(1));
+    x.stays = true;
+    give_host(0, 1);
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    expect_log("start1:0.0 tell:stop kill1 ");
+    give_gone(1, 137);
+    expect_log("exit75 ");
+    end();
+}
+
+TT_TEST(policy, quit_does_not_wait)
+{
+    begin(fixed(1));
+    x.deaf = true;
+    give_host(0, 1);
+    pass(2);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    give((tt_event){.kind = TT_EV_QUIT, .code = 130});
+    pass(0.2);
+    expect_log("tell:stop save1 kill2 kill1 exit75 ");
+    end();
+}
+
+TT_TEST(policy, a_result_wins_over_a_stop)
+{
+    begin(fixed(1));
+    x.deaf = true;
+    give_host(0, 1);
+    pass(2);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    give((tt_event){.kind = TT_EV_RESULT, .world = 1, .code = 0});
+    give_gone(1, 0);
+    pass(0.1);
+    expect_log("tell:stop save1 kill2 exit0 ");
+    end();
+}
+
+/* ---- the form ---- */
+
+TT_TEST(policy, more_causes_than_there_is_room_for_come_later_and_before_exit)
+{
+    tt_policy_opts o = fixed(101);
+    int outs = 0;
+
+    o.strikes = 1;
+    o.start_s = 1;
+    o.wait_s = 5;
+    o.standby = false;
+    begin(o);
+    give_host(0, 101);
+    for (int r = 1; r < 101; r++) world_of(1)->mute[r] = true;
+    pass(3);
+    for (int i = 0; i < x.tolds; i++) outs += x.told[i].kind == TT_CAUSE_OUT;
+    EXPECT_INT(100, outs);
+    EXPECT(strlen(x.log) > 6 && !strcmp(x.log + strlen(x.log) - 6, "exit4 "));
+    end();
+}
