@@ -18,6 +18,8 @@ typedef struct together {
     int threads;
     tt_train_opts opts;
     int64_t until;                           /* 0: to its end */
+    tt_train_told told;                      /* with opts.stand_by */
+    tt_train_found found;
     void (*before)(tt_world *w, int64_t at); /* called before each step; may be NULL */
     /* what came of it, by rank 0 */
     int64_t steps;
@@ -56,6 +58,11 @@ static inline tt_err train_rank(tt_world *w, void *arg)
     o.world = w;
     o.threads = x->threads;
     if ((err = tt_train_open(&o, &t))) goto out;
+    if (o.stand_by) {
+        tt_train_found found;
+        if ((err = tt_train_find(t, &x->told, &found)) || (err = tt_train_begin(t))) goto out;
+        if (!w->rank) x->found = found;
+    }
     while (!p.end && (!x->until || p.step < x->until)) {
         if (x->before) x->before(w, p.step);
         if ((err = tt_train_step(t, &p))) goto out;

@@ -139,3 +139,11 @@ uint64_t tt_permute(uint64_t key, uint64_t n, uint64_t i)
     } while (i >= n);
     return i;
 }
+
+uint64_t tt_mix(uint64_t x) /* splitmix64 */
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return x ^ x >> 31;
+}

@@ -24,4 +24,6 @@ uint64_t tt_random_key(uint64_t seed, const char *name);
  * constant memory, and starting in the middle costs nothing. 0 <= i < n. */
 uint64_t tt_permute(uint64_t key, uint64_t n, uint64_t i);
 
+uint64_t tt_mix(uint64_t x); /* a permutation of 64-bit numbers that looks like chance */
+
 #endif

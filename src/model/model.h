@@ -99,6 +99,7 @@ typedef struct tt_result { /* sums over the samples of the pass, unnormalised */
     double loss;   /* total loss x weight                                 */
     double part[TT_LOSSES], part_weight[TT_LOSSES];
     int64_t correct, top5, rows; /* of the first classification loss                    */
+    uint64_t witness;            /* of which samples: the driver's, modulo 2^64         */
     double turned_s;             /* tt_clock_s() when forward was over                  */
 } tt_result;
 

@@ -7,14 +7,6 @@
 
 /* ---- witness ---- */
 
-uint64_t tt_mix(uint64_t x) /* splitmix64 */
-{
-    x += 0x9E3779B97F4A7C15u;
-    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
-    return x ^ x >> 31;
-}
-
 void tt_witness_add(tt_witness *w, uint64_t from, uint64_t count)
 {
     for (uint64_t i = 0; i < count; i++) w->sum += tt_mix(from + i);

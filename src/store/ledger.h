@@ -22,7 +22,6 @@ typedef struct tt_witness { /* zeroed: of no samples. Part of the state: committ
     uint64_t sum;           /* of a mix of the bits of each sample's number, modulo 2^64 */
     uint64_t count;
 } tt_witness;
-uint64_t tt_mix(uint64_t x); /* a permutation of 64-bit numbers that looks like chance */
 void tt_witness_add(tt_witness *w, uint64_t from, uint64_t count); /* samples from, from + 1 ... */
 void tt_witness_join(tt_witness *w, const tt_witness *other);      /* of another rank */
 /* That of samples 0 .. count - 1, each once. */

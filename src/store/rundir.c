@@ -180,6 +180,42 @@ out:
     return err;
 }
 
+tt_err tt_run_dir_make(const char *parent, const char *name, const char *path, char out[4096])
+{
+    char made[PATH_ROOM];
+    tt_err err = find_folder(parent, name, path, false, made);
+
+    if (!err && snprintf(out, 4096, "%s", made) >= 4096)
+        err = tt_fail(TT_EINVAL, "%.200s...: the path is too long", made);
+    return err;
+}
+
+bool tt_run_begun(const char *path)
+{
+    return holds_run(path);
+}
+
+tt_err tt_run_dir_id(tt_run_dir *d, char id[TT_RUN_ID])
+{
+    char path[PATH_ROOM];
+    uint64_t r[2];
+    tt_bytes b;
+    tt_err err;
+
+    if ((err = path_join(d->path, "id", path))) return err;
+    if (tt_file_exists(path)) {
+        if ((err = tt_file_read(path, 64, &b))) return err;
+        bool fine = b.size >= TT_RUN_ID - 1;
+        if (fine) snprintf(id, TT_RUN_ID, "%.32s", (const char *)b.data);
+        tt_file_release(&b);
+        if (fine && strspn(id, "0123456789abcdef") == TT_RUN_ID - 1) return TT_OK;
+    }
+    if (getrandom(r, sizeof r, 0) != sizeof r)
+        return tt_fail(TT_EENV, "no random numbers: %s", strerror(errno));
+    snprintf(id, TT_RUN_ID, "%016llx%016llx", (unsigned long long)r[0], (unsigned long long)r[1]);
+    return tt_run_dir_write(d, "id", id);
+}
+
 tt_err tt_run_dir_begin(tt_run_dir *d)
 {
     char path[PATH_ROOM], old[PATH_ROOM];

@@ -153,6 +153,13 @@ tt_err tt_run_dir_open(const char *parent, const char *name, const char *path, b
 /* The run goes on from here: the summary of how it ended before becomes summary.old.json. Not part
  * of open, so that a run that cannot be resumed stays as it was. */
 tt_err tt_run_dir_begin(tt_run_dir *d);
+/* A folder for a run that somebody else will open: made below `parent` if path is NULL, else that
+ * one, which must not hold a run. */
+tt_err tt_run_dir_make(const char *parent, const char *name, const char *path, char out[4096]);
+bool tt_run_begun(const char *path); /* is there a run in it? */
+/* The run's identity, whatever its folder is called: made the first time. */
+enum { TT_RUN_ID = 33 };
+tt_err tt_run_dir_id(tt_run_dir *d, char id[TT_RUN_ID]);
 tt_err tt_run_dir_write(tt_run_dir *d, const char *file, const char *text);
 void tt_run_dir_close(tt_run_dir *d);
 

@@ -459,6 +459,14 @@ int tt_vault_begin(tt_vault *v)
     return next;
 }
 
+void tt_vault_marks(tt_vault *v, _Atomic uint64_t **begun, _Atomic uint64_t **before)
+{
+    int now = word_half(v->word);
+
+    *begun = &v->head->begun[now == 0];
+    *before = now < 0 ? NULL : &v->head->before[now];
+}
+
 static void describe(tt_vault_half *to, const tt_vault_half *what)
 {
     memcpy(to, what, offsetof(tt_vault_half, note) + what->note_size);

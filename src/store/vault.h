@@ -15,6 +15,8 @@
 #ifndef TT_VAULT_H
 #define TT_VAULT_H
 
+#include <stdatomic.h>
+
 #include "base/base.h"
 
 enum { TT_VAULT_NOTE = 1024 };
@@ -62,6 +64,10 @@ const tt_vault_half *tt_vault_look(const tt_vault *v, int half);
 /* The half that may be written now: the one that is not current. It counts as empty from here on.
  */
 int tt_vault_begin(tt_vault *v);
+/* For an owner who begins later, on another thread: adding one to the first and storing 0 to the
+ * second, in that order, before anything is written, is what begin does. Valid until the commit,
+ * before which begin is called all the same. The second is NULL if nothing was committed yet. */
+void tt_vault_marks(tt_vault *v, _Atomic uint64_t **begun, _Atomic uint64_t **before);
 /* What was begun is now the state. All stores to it come before, streaming ones of this thread too;
  * other threads fence theirs themselves before they say that they are done. `what` is copied. Never
  * fails and takes no locks: it is one store after the half's description. step is 0 or more. */

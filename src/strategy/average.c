@@ -99,5 +99,6 @@ tt_err average_step(tt_strategy *s, const tt_step_in *in)
     tt_result_add(&s->since, &s->stats.sum);
     if (!due && !in->hear && in->step < s->hear_at) return TT_OK;
     if (!(err = hear(s)) && (due || s->stats.order)) err = meet(s);
+    s->stats.met = s->met_at == s->turn;
     return err ? tt_context(err, "step %lld, averaging", (long long)s->step + 1) : TT_OK;
 }

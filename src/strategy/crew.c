@@ -78,4 +78,5 @@ void tt_result_add(tt_result *to, const tt_result *from)
     to->correct += from->correct;
     to->top5 += from->top5;
     to->rows += from->rows;
+    to->witness += from->witness;
 }

@@ -249,6 +249,7 @@ static void run_unit(tt_strategy *s, int me, int u, float *grad, bool last, int 
         run_part(s, me, &in, grad, i > 0, last && i == parts - 1, reduced);
         const tt_result *r = tt_run_result(tt_crew_run(s->crew, me));
         tt_result_add(to, r);
+        for (int k = 0; k < in.n && in.place; k++) to->witness += tt_mix(in.place[2 * k + 1]);
         trace_add(s, me, TRACE_FORWARD, u, begun, r->turned_s);
         if (trace_on(s)) trace_add(s, me, TRACE_BACKWARD, u, r->turned_s, tt_clock_s());
         if (me) continue;
@@ -567,6 +568,7 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     if (strategy_failed(s)) return tt_repeat((tt_err)atomic_load(&s->failing), s->message);
     tt_flag_set(&rank_at(s, s->local)->used, s->turn);
     s->stats.applied = s->apply || (average && !in->mine->n);
+    s->stats.met = !average || s->world->size == 1;
     take_times(s, in->data_s, begun);
     if (trace_on(s)) {
         trace_add(s, 0, TRACE_DATA, 0, begun - in->data_s, begun);

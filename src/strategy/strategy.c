@@ -417,10 +417,21 @@ tt_err tt_strategy_spread(tt_strategy *s)
     if (!err && sharded(s)) err = move_slots(s, true);
     if (!err) err = squeeze_spread(s);
     if (!err && s->outer) err = tt_group_bcast(all, 0, s->outer, flat);
-    if (!err && s->met) memcpy(s->met, st.w, flat);
     if (err) return tt_context(err, "the state of the training, from rank 0");
-    tt_model_refresh(s->model, 0, 1);
+    tt_strategy_settle(s);
     return TT_OK;
+}
+
+static void refresh_member(void *arg, int me)
+{
+    tt_strategy *s = arg;
+    tt_model_refresh(s->model, me, tt_crew_size(s->crew));
+}
+
+void tt_strategy_settle(tt_strategy *s)
+{
+    if (s->met) memcpy(s->met, w_at(s, s->local, s->half), (size_t)s->size * sizeof(float));
+    tt_team_run(tt_crew_team(s->crew), refresh_member, s);
 }
 
 tt_err tt_strategy_collect(tt_strategy *s, bool slots)

@@ -115,6 +115,8 @@ float *tt_strategy_residual(const tt_strategy *s);
 /* Makes rank 0's state everybody's, and the model's packed weights current: before the first step
  * and whenever the state was written to. */
 tt_err tt_strategy_spread(tt_strategy *s);
+/* As it is after that, where all ranks have the state already. */
+void tt_strategy_settle(tt_strategy *s);
 /* With chief and shard: the rank that holds the optimiser's state of a piece. */
 int tt_strategy_owner(const tt_strategy *s, int piece);
 /* The other way: rank 0 gets what others hold of the state; `slots`: that of the optimiser too. */
@@ -131,6 +133,7 @@ typedef struct tt_step_stats {
     tt_result all; /* average: over all ranks, of the steps since this was told last; empty while
                     * they have not heard of each other. Else as `sum`                */
     bool applied;  /* false: a number was not finite, and nothing has changed         */
+    bool met;      /* all ranks have the same weights; false with average alone       */
     double forward_s, backward_s; /* of this rank's first thread                       */
     double wait_s;                /* until all others were done with theirs            */
     double optim_s;               /* the rest: update, and new weights from others     */

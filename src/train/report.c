@@ -168,6 +168,19 @@ void report_step(tt_trainer *t)
     if (p->epoch_end || p->end) flush(t);
 }
 
+void report_generation(tt_trainer *t)
+{
+    char text[512];
+
+    if (!t->told.generation) return;
+    snprintf(text, sizeof text, "generation %u with %d worker%s goes on after step %lld%s%s",
+             t->told.generation, t->world->size, t->world->size == 1 ? "" : "s", (long long)t->step,
+             t->told.why ? "; the one before ended: " : "", t->told.why ? t->told.why : "");
+    tt_info("%s", text);
+    journal(t, tt_journal_event(t->journal, t->step, "generation", text));
+    flush(t);
+}
+
 void report_validation(tt_trainer *t)
 {
     const tt_metrics *v = &t->progress.val;
@@ -224,6 +237,15 @@ json_t *tt_train_summary(tt_trainer *t)
     return s;
 }
 
+/* What is on disk, or can be had again, need not stay in memory. All ranks come by here if it went
+ * well, and know alike whether it did. */
+static void leave_vault(tt_trainer *t, tt_err saved, const char *status)
+{
+    bool safe = !strcmp(status, "done") || !strcmp(status, "stopped");
+
+    if (t->keep && safe && !all_agree(t, saved)) keep_close(t, true);
+}
+
 tt_err tt_train_finish(tt_trainer *t, const char *status)
 {
     tt_err err = TT_OK, saved = TT_OK;
@@ -231,7 +253,11 @@ tt_err tt_train_finish(tt_trainer *t, const char *status)
     json_t *s;
     char *text;
 
-    if (!t->dir) return t->saver ? tt_saver_wait(t->saver) : TT_OK;
+    if (!t->dir) {
+        if (t->saver) saved = tt_saver_wait(t->saver);
+        leave_vault(t, saved, status);
+        return saved;
+    }
     if (t->saver && (saved = tt_saver_wait(t->saver))) {
         snprintf(trouble, sizeof trouble, "the last checkpoint was not saved: %s", tt_message());
         if (!strcmp(status, "done")) status = "failed"; /* what was learnt is lost */
@@ -248,5 +274,6 @@ tt_err tt_train_finish(tt_trainer *t, const char *status)
     tt_info("ended: %s at step %lld", status, (long long)t->step);
     journal(t, tt_journal_event(t->journal, t->step, "end", status));
     flush(t);
+    leave_vault(t, saved, status);
     return err ? tt_repeat(err, message) : saved ? tt_repeat(TT_ECKPT, trouble) : TT_OK;
 }

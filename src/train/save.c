@@ -177,6 +177,13 @@ static json_t *make_meta(const tt_trainer *t, double score)
         "accumulate", (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch,
         "version", TT_VERSION, "early_bad", (json_int_t)t->early_bad);
 
+    if (t->keep) {
+        tt_label l = keep_label(t);
+        json_object_set_new(meta, "generation", json_integer(l.generation));
+        json_object_set_new(meta, "attempt", json_integer(l.attempt));
+    }
+    json_object_set_new(meta, "witness", json_integer((json_int_t)t->witness.sum));
+    json_object_set_new(meta, "witness_count", json_integer((json_int_t)t->witness.count));
     put(meta, "early_best", t->early_best);
     put(meta, "epoch_loss", t->epoch_loss);
     put(meta, "epoch_weight", t->epoch_weight);
@@ -375,34 +382,41 @@ static void restore_meta(tt_trainer *t, const json_t *meta)
     if (t->step % t->epoch_steps == 0) return;
     take_number(meta, "epoch_loss", &t->epoch_loss);
     take_number(meta, "epoch_weight", &t->epoch_weight);
+    t->witness = (tt_witness){
+        (uint64_t)json_integer_value(json_object_get(meta, "witness")),
+        (uint64_t)json_integer_value(json_object_get(meta, "witness_count"))};
 }
 
-tt_err trainer_restore(tt_trainer *t, const char *folder, bool *found)
+tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out)
 {
-    tt_ckpt *c = NULL;
+    char folder[4200];
     tt_ckpt_info *list = NULL;
     int count = 0;
     tt_err err;
 
-    *found = false;
+    *out = NULL;
+    snprintf(folder, sizeof folder, "%s/checkpoints", t->dir->path);
     if (!tt_file_exists(folder))
         return TT_OK; /* stopped before its first checkpoint: from the start */
     if ((err = tt_ckpt_list(folder, false, &list, &count))) return err;
     free(list);
-    if (!count) return TT_OK;
-    if ((err = tt_ckpt_open(folder, -1, true, &c))) return err;
+    return count ? tt_ckpt_open(folder, -1, true, out) : TT_OK;
+}
+
+tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c)
+{
+    char folder[4200];
+    tt_err err = TT_OK;
+
+    snprintf(folder, sizeof folder, "%s/checkpoints", t->dir->path);
     list_entries(t, true);
     for (int i = 0; i < t->entry_count && !err; i++)
         err = restore_floats(c, &t->entries[i], (float *)(uintptr_t)t->entries[i].data);
-    if (!err) {
-        t->step = tt_ckpt_step(c);
-        restore_meta(t, tt_ckpt_meta(c));
-        *found = true;
-        tt_info("resumed from %s at step %lld", folder, (long long)t->step);
-        err = tt_ckpt_set_aside(folder, t->step);
-    }
-    tt_ckpt_close(c);
-    return err;
+    if (err) return err;
+    t->step = tt_ckpt_step(c);
+    restore_meta(t, tt_ckpt_meta(c));
+    tt_info("resumed from %s at step %lld", folder, (long long)t->step);
+    return tt_ckpt_set_aside(folder, t->step);
 }
 
 static int by_name(const void *a, const void *b)

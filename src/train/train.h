@@ -15,6 +15,7 @@
 #include "data/data.h"
 #include "model/model.h"
 #include "strategy/strategy.h"
+#include "store/commit.h"
 #include "store/store.h"
 
 typedef struct tt_trainer tt_trainer;
@@ -40,13 +41,31 @@ typedef struct tt_train_opts {
     int64_t trace_from, trace_to; /* record steps [from, to] to <run>/trace/steps.json; 0: none */
     tt_world *world; /* borrowed: train together, all ranks with the same options. NULL: alone.
                       * Rank 0 alone reads checkpoints and writes the run folder              */
-    bool stand_by;   /* open all but the state and the run folder: tt_train_go does the rest */
+    bool stand_by;   /* open all but the state and the run folder: find and begin do the rest */
+    bool again;      /* with `run`: go on with it if it has begun, else begin it             */
+    bool keep;       /* keep the state in the vault (store/vault.h), for worlds to come      */
+    tt_vital *vital; /* told what it is doing; may be NULL                                   */
 } tt_train_opts;
 
 tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out);
-/* The other half of opening, with `stand_by`: when no other world trains this run any more. All
- * ranks call it; what the options point to is still needed. */
-tt_err tt_train_go(tt_trainer *t);
+
+/* The other half of opening, with `stand_by`, when no other world trains this run any more. All
+ * ranks call both; what the options point to is still needed. Between the two nothing is written:
+ * who keeps the run's ledger says that it knows from where this world goes on (store/recover.h). */
+typedef struct tt_train_told {
+    uint32_t generation; /* of this world; 0: nobody counts */
+    bool known;
+    tt_told told;    /* known: what is committed, as the ledger has it */
+    const char *why; /* how the world before ended; NULL: there was none */
+} tt_train_told;
+typedef struct tt_train_found {
+    tt_label label; /* under which this world has the state                          */
+    uint32_t made;  /* the generation that committed it                              */
+    bool lost;      /* committed steps are lost: it goes back to this one            */
+    bool disk;      /* from a checkpoint, or from the start; else from the vault     */
+} tt_train_found;
+tt_err tt_train_find(tt_trainer *t, const tt_train_told *told, tt_train_found *out);
+tt_err tt_train_begin(tt_trainer *t);
 
 typedef struct tt_metrics { /* NAN where it does not apply */
     double loss, accuracy, top5;
@@ -75,6 +94,9 @@ typedef struct tt_progress {
     int64_t saved_step[2];     /* ... and of which steps they are                        */
     const char *save_trouble;  /* NULL, or why the last checkpoint could not be written      */
     bool stopped;              /* tt_train_ask_stop was heard: all ranks end with this step   */
+    int64_t epoch_number;      /* epoch_end: which one ended, from 1 ...                      */
+    uint64_t epoch_samples;    /* ... how many samples it was to have; 0: they are not counted */
+    uint64_t witness_sum, witness_count; /* ... and which it had (store/ledger.h)            */
     const char *end;           /* set when there is nothing left to do: "done", "early stop"  */
 } tt_progress;
 

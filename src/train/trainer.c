@@ -88,6 +88,8 @@ static void fill_progress(tt_trainer *t)
     }
     t->epoch_loss += t->stats.all.loss;
     t->epoch_weight += t->stats.all.weight;
+    t->witness.sum += t->stats.all.witness;
+    t->witness.count += (uint64_t)t->stats.all.samples;
     p->loss_mean = t->epoch_weight > 0 ? t->epoch_loss / t->epoch_weight : p->loss;
     p->epoch_end = t->step % t->epoch_steps == 0;
     p->validated = false;
@@ -120,6 +122,7 @@ static void judge_early_stop(tt_trainer *t)
 
 static tt_err validate(tt_trainer *t)
 {
+    tt_vital_set(t->opts.vital, TT_PHASE_JUDGE, t->step);
     tt_err err = tt_train_validate(t, &t->progress.val);
 
     if (err) return err;
@@ -127,6 +130,21 @@ static tt_err validate(tt_trainer *t)
     t->progress.validated = true;
     report_validation(t);
     return TT_OK;
+}
+
+static void tell_epoch(tt_trainer *t)
+{
+    tt_progress *p = &t->progress;
+
+    p->epoch_samples = 0;
+    if (!p->epoch_end) return;
+    p->epoch_number = t->step / t->epoch_steps;
+    if (t->order.by_pass) /* else an epoch is a number of steps */
+        p->epoch_samples = (uint64_t)(t->order.total ? t->order.total : t->order.count);
+    p->witness_sum = t->witness.sum;
+    p->witness_count = t->witness.count;
+    t->epoch_loss = t->epoch_weight = 0;
+    t->witness = (tt_witness){0};
 }
 
 /* What comes with a step: validation first, because a checkpoint keeps its score. One that is made
@@ -148,6 +166,7 @@ static tt_err after_step(tt_trainer *t)
     }
     if (t->saves && (p->end || due(&t->save.every, t->step, t->stats.order & ORDER_SAVE))) {
         if (is_val(&t->save.best) && !p->validated && (err = validate(t))) return err;
+        tt_vital_set(t->opts.vital, TT_PHASE_SAVE, t->step);
         if ((err = trainer_save(t))) return err;
     }
     /* After the last step there is nothing to do meanwhile, and this is the last word. What is
@@ -155,8 +174,32 @@ static tt_err after_step(tt_trainer *t)
     if (t->saves && p->end && (err = trainer_await_saver(t))) return err;
     trainer_poll_saver(t);
     report_step(t);
-    if (p->epoch_end) t->epoch_loss = t->epoch_weight = 0;
+    tell_epoch(t);
+    keep_close_step(t);
+    tt_vital_set(t->opts.vital, p->end ? TT_PHASE_END : TT_PHASE_STEP, t->step);
     return TT_OK;
+}
+
+/* A world before this one has committed the step, and not done what comes with it. */
+static tt_err close_step(tt_trainer *t, tt_progress *out)
+{
+    tt_progress *p = &t->progress;
+    tt_err err;
+
+    t->open_end = false;
+    p->step = t->step;
+    p->steps = t->steps;
+    p->epoch_steps = t->epoch_steps;
+    p->epoch = (double)t->step / (double)t->epoch_steps;
+    p->epochs = (double)t->steps / (double)t->epoch_steps;
+    p->lr = tt_optim_lr(t->optim, t->step - 1);
+    p->loss_mean = t->final_loss;
+    p->epoch_end = t->step % t->epoch_steps == 0;
+    p->validated = false;
+    p->saved = 0;
+    err = after_step(t);
+    *out = *p;
+    return err;
 }
 
 /* A finished run that is resumed: its validation is repeated, so that it ends as it did before. */
@@ -198,6 +241,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     const tt_batch *batch;
     tt_err err;
 
+    if (t->open_end) return close_step(t, out);
     if (t->step >= t->steps || t->early_end) return nothing_left(t, out);
     t->begun = tt_clock_s();
     if ((err = tt_feed_take(t->feed, &batch))) return err; /* of this rank's data alone */
@@ -211,6 +255,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
                      .order = give_order(t),
                      .meet = will_look(t),
                      .hear = (t->step + 1) % t->epoch_steps == 0};
+    keep_marks(t, &in.begun, &in.before);
     if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) return err;
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
@@ -227,6 +272,8 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
             (long long)t->step + 1, tt_optim_grad_norm(t->optim));
     t->step++;
     fill_progress(t);
+    keep_commit(t);
+    tt_vital_set(t->opts.vital, TT_PHASE_STEP, t->step);
     err = after_step(t);
     if (t->trace_to && t->step >= t->trace_from &&
         (t->step == t->trace_to || t->progress.end || t->progress.stopped))
@@ -378,66 +425,6 @@ static tt_err open_data_together(tt_trainer *t, const tt_train_opts *o, const tt
     return err;
 }
 
-/* For the log, which was not open when it happened. */
-static void tell_where_data_is(const tt_trainer *t)
-{
-    const char *why, *file = tt_data_common(t->data, &why);
-
-    if (file) tt_info("the data is in common with other workers of this host, in %s", file);
-    if (why) tt_info("the data is not in common with other workers of this host: %s", why);
-}
-
-static tt_err take_init(tt_trainer *t, const char *path, bool partial)
-{
-    tt_node *rename = tt_node_get(t->job.model, "rename");
-    tt_err err = tt_weights_load(path, rename, partial, t->params, t->param_count, t->state.w);
-    char *whole;
-
-    if (err) return err;
-    if (!(whole = realpath(path, NULL))) return tt_fail(TT_EIO, "%s: %s", path, strerror(errno));
-    free(t->init);
-    t->init = whole;
-    t->init_partial = partial;
-    return TT_OK;
-}
-
-/* From the newest checkpoint; if there is none, as the run was started, or is started now. */
-static tt_err resume(tt_trainer *t, const tt_train_opts *o, bool *found)
-{
-    char folder[4200];
-    tt_err err;
-
-    snprintf(folder, sizeof folder, "%s/checkpoints", t->dir->path);
-    if ((err = trainer_restore(t, folder, found))) return err;
-    report_read_init(t);
-    if (!*found && o->init) return take_init(t, o->init, o->partial);
-    if (!*found && t->init) {
-        char *path = t->init;
-        t->init = NULL;
-        err = take_init(t, path, t->init_partial);
-        free(path);
-        if (err) return tt_context(err, "the weights the run was started from");
-    }
-    if (t->step > t->steps)
-        tt_warn("the run has done %lld steps, more than the %lld of the job: nothing is left to do",
-                (long long)t->step, (long long)t->steps);
-    t->early_end = t->conf.early.sign && t->early_bad >= t->conf.patience;
-    return TT_OK;
-}
-
-static tt_err open_run(tt_trainer *t, const tt_train_opts *o)
-{
-    bool found = false;
-    tt_err err;
-
-    if ((err =
-             tt_run_dir_open(o->runs ? o->runs : "runs", t->job.name, o->run, o->resume, &t->dir)))
-        return err;
-    report_log(t);
-    if (o->resume && (err = resume(t, o, &found))) return err;
-    return report_open(t, o, found ? t->step : -1);
-}
-
 static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels **k)
 {
     tt_err err;
@@ -470,69 +457,6 @@ static tt_err open_parts(tt_trainer *t, const tt_train_opts *o, const tt_kernels
     return TT_OK;
 }
 
-/* What rank 0 found, or started with, becomes everybody's. */
-static tt_err spread_start(tt_trainer *t)
-{
-    struct {
-        int64_t step, early_bad;
-        double early_best, best, final_loss, epoch_loss, epoch_weight;
-        bool early_end;
-    } at = {t->step,       t->early_bad,  t->early_best,   t->best,
-            t->final_loss, t->epoch_loss, t->epoch_weight, t->early_end};
-    tt_err err;
-
-    if ((err = tt_group_bcast(tt_world_all(t->world), 0, &at, sizeof at))) return err;
-    t->step = at.step;
-    t->early_bad = at.early_bad;
-    t->early_best = at.early_best;
-    t->best = t->progress.best = at.best;
-    t->final_loss = at.final_loss;
-    t->epoch_loss = at.epoch_loss;
-    t->epoch_weight = at.epoch_weight;
-    t->early_end = at.early_end;
-    return tt_strategy_spread(t->strategy);
-}
-
-/* A thread that makes batches takes the CPU of the one that trains if there is no other: it then
- * interrupts it at every step, which costs more than making the batch in between. */
-static tt_err open_feed(tt_trainer *t)
-{
-    tt_data_flow flow = tt_data_feeding(t->data);
-    int cpus = t->bound ? t->bound : tt_cpu_count() / t->world->sharing;
-    tt_cut cut;
-
-    if (flow.threads == TT_THREADS_AUTO) flow.threads = t->threads > 1 || cpus > 1;
-    tt_strategy_cut(t->strategy, &cut.first, &cut.end, &cut.of);
-    return tt_feed_open(t->data, TT_TRAIN, &t->order, &cut, t->step, flow.threads, flow.prefetch,
-                        &t->feed);
-}
-
-/* What the job asks for and here comes to nothing. */
-static void tell_idle(const tt_trainer *t)
-{
-    if (t->world->rank) return;
-    if (t->plan.exact && t->world->size > t->plan.grains)
-        tt_warn("%d workers for %d grains: %d of them find no work; set parallel.grains",
-                t->world->size, t->plan.grains, t->world->size - t->plan.grains);
-    if (t->plan.grains && !t->plan.exact)
-        tt_warn("parallel.grains is for parallel.exact, and without it does nothing");
-    if (strcmp(t->plan.compress, "none") && t->world->size == 1)
-        tt_info("parallel.compress: there is one worker, and nothing travels");
-}
-
-static void plan_trace(tt_trainer *t, const tt_train_opts *o)
-{
-    if (!o->trace_to) return;
-    if (o->trace_to > t->step && o->trace_from <= t->steps) {
-        t->trace_from = o->trace_from > t->step ? o->trace_from : t->step + 1;
-        t->trace_to = o->trace_to;
-    } else if (!t->world->rank) {
-        tt_warn("no trace: steps %lld to %lld are not among those to come, %lld to %lld",
-                (long long)o->trace_from, (long long)o->trace_to, (long long)t->step + 1,
-                (long long)t->steps);
-    }
-}
-
 /* Opening goes in phases. Within one a rank works by itself; at its end all hear whether anybody
  * failed, so that none waits for one that will not come. Data is decoded and checkpoints are read
  * meanwhile, which takes what it takes: the deadline of steps is for steps. */
@@ -559,39 +483,11 @@ static tt_err stand_by(tt_trainer *t, const tt_train_opts *o)
                                    t->local, tt_data_count(t->data, TT_VAL)));
 }
 
-/* The second half of opening: what only one world at a time may have, the state and the run folder.
- */
-static tt_err take_over(tt_trainer *t, const tt_train_opts *o)
-{
-    tt_err err;
-
-    if ((err = tt_strategy_place(t->strategy, NULL))) return err;
-    tt_strategy_init(t->strategy);
-    t->state = tt_strategy_state(t->strategy);
-    if (!t->world->rank) {
-        if (o->init && !o->resume) err = take_init(t, o->init, o->partial);
-        if (!err && !o->no_files) err = open_run(t, o);
-    }
-    t->no_files = o->no_files;
-    t->saves = !o->no_files && !is_never(&t->save.every);
-    if ((err = all_agree(t, err)) || (err = agree_folder(t)) ||
-        (err = all_agree(t, t->saves ? trainer_saver_open(t) : TT_OK)) || (err = spread_start(t)) ||
-        (err = all_agree(t, open_feed(t))))
-        return err;
-    tell_where_data_is(t);
-    t->first_step = t->step;
-    plan_trace(t, o);
-    t->collected = -1;
-    tell_idle(t);
-    /* last: nothing can fail any more */
-    if ((err = all_agree(t, t->dir ? tt_run_dir_begin(t->dir) : TT_OK))) return err;
-    t->world->timeout_s = 1.5 * t->plan.timeout_s; /* of messages: see tt_strategy_open */
-    return TT_OK;
-}
-
 tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
 {
     tt_trainer *t = calloc(1, sizeof *t);
+    const tt_train_told none = {0};
+    tt_train_found found;
     tt_err err;
 
     *out = NULL;
@@ -606,7 +502,7 @@ tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
     t->own_world = !o->world;
     t->opts = *o;
     if ((t->own_world && (err = tt_world_alone(&t->world))) || (err = stand_by(t, o)) ||
-        (!o->stand_by && (err = take_over(t, o)))) {
+        (!o->stand_by && ((err = tt_train_find(t, &none, &found)) || (err = tt_train_begin(t))))) {
         if (t->logging) tt_log_close(); /* nobody else knows of it */
         tt_train_close(t);
         return err;
@@ -615,21 +511,18 @@ tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
     return TT_OK;
 }
 
-tt_err tt_train_go(tt_trainer *t)
-{
-    return take_over(t, &t->opts);
-}
-
 void tt_train_close(tt_trainer *t)
 {
     if (!t) return;
     tt_feed_close(t->feed);
+    tt_ckpt_close(t->ckpt);
     tt_saver_close(t->saver);
     tt_journal_close(t->journal);
     tt_events_close(t->events);
     tt_run_dir_close(t->dir);
     judge_close(&t->judge);
     tt_strategy_close(t->strategy);
+    keep_close(t, false);
     tt_optim_close(t->optim);
     tt_data_close(t->data);
     tt_model_close(t->model);
@@ -638,6 +531,7 @@ void tt_train_close(tt_trainer *t)
     free(t->shards);
     free(t->host_n);
     free(t->init);
+    free(t->init_w);
     free(t);
 }
 

@@ -3,6 +3,9 @@
 #define TT_TRAINER_H
 
 #include "optim/optim.h"
+#include "store/ledger.h"
+#include "store/recover.h"
+#include "store/vault.h"
 #include "strategy/strategy.h"
 #include "train.h"
 
@@ -123,6 +126,14 @@ struct tt_trainer {
     tt_order order;
     tt_feed *feed;
     tt_step_stats stats; /* of the last step */
+    struct keep *keep;   /* the vault; NULL: none */
+    tt_train_told told;
+    tt_ckpt *ckpt;       /* rank 0: from which it goes on; NULL: none */
+    bool from_disk;
+    uint64_t hash;       /* of the state; 0: not known */
+    int64_t committed;   /* the last step that is in the vault */
+    bool open_end;       /* what comes with the last step is still to be done */
+    tt_witness witness;  /* of this epoch */
     double begun, got_data, ended;
 
     /* the run so far */
@@ -148,6 +159,7 @@ struct tt_trainer {
     bool logging, journal_failed, events_failed;
     char *init; /* the weights it was started from; NULL: none */
     bool init_partial;
+    float *init_w; /* until they are in the state */
     uint64_t token;    /* of this world, in its run folder                  */
     bool together;     /* all ranks see the folder                          */
     char folder[4200]; /* of checkpoints, as rank 0 names it                */
@@ -178,12 +190,28 @@ tt_err trainer_saver_open(tt_trainer *t);
 tt_err trainer_save(tt_trainer *t);        /* all ranks call these two */
 tt_err trainer_await_saver(tt_trainer *t); /* until no rank's writer is at work */
 void trainer_poll_saver(tt_trainer *t);    /* tells the progress what became of saves */
-tt_err trainer_restore(tt_trainer *t, const char *folder, bool *found);
+tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out);     /* the newest that is good; NULL: none */
+tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c); /* takes the state from it */
+
+/* keep.c: the vault. All ranks call the first three. */
+tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go);
+tt_err keep_take(tt_trainer *t, bool *recovered);
+void keep_first(tt_trainer *t); /* this state, which was not found there, is the first */
+void keep_set_line(tt_trainer *t, int64_t step, uint32_t attempt); /* from disk, or the start */
+void keep_use_line(tt_trainer *t, tt_label label);                 /* ... as rank 0 says       */
+const tt_recovery *keep_recovery(const tt_trainer *t, tt_label *label);
+void keep_marks(tt_trainer *t, _Atomic uint64_t **begun, _Atomic uint64_t **before);
+void keep_commit(tt_trainer *t);     /* after a step ...                       */
+void keep_close_step(tt_trainer *t); /* ... and after all that came with it    */
+tt_label keep_label(const tt_trainer *t); /* of the last commit; zeroed without a vault */
+/* All ranks, if `remove`: it is not needed any more. */
+void keep_close(tt_trainer *t, bool remove);
 
 /* report.c */
 void report_log(tt_trainer *t);       /* from here on the run's log tells */
 void report_read_init(tt_trainer *t); /* sets `init` as it was recorded when the run began */
 tt_err report_open(tt_trainer *t, const tt_train_opts *o, int64_t after_step);
+void report_generation(tt_trainer *t); /* another world goes on */
 void report_step(tt_trainer *t);
 void report_validation(tt_trainer *t);
 double metric_of(const tt_trainer *t, const goal *g); /* NAN if it does not apply */

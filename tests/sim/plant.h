@@ -37,7 +37,6 @@
 #define tt_recover_choose  sim_recover_choose
 #define tt_recover_label   sim_recover_label
 #define tt_recover_share   sim_recover_share
-#define tt_mix             sim_mix
 #define tt_witness_add     sim_witness_add
 #define tt_witness_join    sim_witness_join
 #define tt_witness_whole   sim_witness_whole
