@@ -105,9 +105,8 @@ void cli_start_show(cli_display_mode mode, const json_t *start);
 void cli_resume_show(const json_t *start, const json_t *end);
 void cli_end_show(cli_display_mode mode, const json_t *start, const json_t *end);
 
-/* To and from the supervisor: a line on standard output. */
-void cli_object_send(json_t *o); /* takes the reference */
-void cli_step_send(const tt_progress *p, const tt_rank_times *times, int ranks);
+/* To and from the supervisor. */
+json_t *cli_step_pack(const tt_progress *p, const tt_rank_times *times, int ranks);
 /* `times` has room for CLI_RANKS; texts in *p are the object's. */
 void cli_step_take(const json_t *o, tt_progress *p, tt_rank_times *times, int *ranks);
 
@@ -144,13 +143,16 @@ void cli_share_close(const tt_world *w,
 
 /* ---- supervise.c: a world of workers, started and watched ---- */
 typedef struct cli_world_opts {
-    int ranks;                         /* 0: as many as the hosts take                       */
+    int ranks;                         /* at most; 0: as many as the hosts take              */
+    int least;                         /* 0: as many as `ranks`                              */
+    int spares, max_restarts;          /* see tt_policy_opts                                 */
     const char *list, *file;           /* -H, --hostfile; NULL: none                         */
     const struct cli_adopter *adopter; /* of the hosts of TF_CONFIG; NULL: none              */
-    double wait_s;                     /* for them                                           */
+    double wait_s;                     /* for them, and for lost ones; < 0: not said         */
     bool dry_run;                      /* show what would be started                         */
     cli_display_mode mode;
-    const char *const *worker; /* its command, ended by NULL                         */
+    const char *const *worker, *const *next; /* commands of workers: tt_supervisor_opts      */
+    const char *run;                         /* its folder                                   */
 } cli_world_opts;
 int cli_supervise(const cli_world_opts *o); /* the exit code */
 

@@ -1,46 +1,31 @@
-/* supervise: starts a world of workers, shows what rank 0 tells, and sees to it that all ends.
- *
- * Workers speak by lines of JSON on their standard output, which the launcher forwards: rank 0
- * tells start, steps and end, and any rank the error that it alone has met. What else they or the
- * launcher print is kept, and shown only if the world ends without a word of ours.
+/* supervise: `tutti train` with several workers: starts the supervisor, and shows what it tells.
  *
  * Ctrl-C once asks the workers to finish the step and save; twice ends them at once. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
+#include "cluster/supervisor.h"
 
-enum { LINE_MOST = 1 << 20, FIRST_LINES = 10, KEPT_LINES = 40, SHOWN_WARNINGS = 8 };
-static const double PATIENCE_S = 10,
-                    START_S = 60; /* until MPI has begun: a rank that hangs there is not heard of */
-
-typedef struct stream {
-    char *text;
-    size_t used;
-    bool ended;
-} stream;
+enum { SHOWN_WARNINGS = 8 };
+static const double PATIENCE_S = 10; /* an order that comes before the start waits for that */
 
 typedef struct watch {
     const cli_world_opts *o;
-    tt_launch launch;
-    tt_hub *hub; /* for hosts that wait; NULL: none */
-    stream out, err;
+    tt_supervisor *s;
     json_t *start, *end;
     cli_display *display;
-    char *trouble; /* the first error that was told */
+    char *trouble; /* the first error that was told of the world that trains */
     int trouble_code;
-    char *kept[KEPT_LINES]; /* lines that were nobody's: the first ones, and the last */
-    int kept_count;
     char *warned[SHOWN_WARNINGS]; /* what has been shown: all ranks may say it */
     int warnings;
-    double begun;
-    bool joined;  /* rank 0 is there */
-    int64_t step; /* the last that was told */
+    int code; /* -1: it goes on */
+    tt_cause last;
+    char *last_text; /* of the last failure */
 } watch;
 
 /* ---- signals ---- */
@@ -64,30 +49,61 @@ static void catch_signals(void)
     sigaction(SIGPIPE, &act, NULL);
 }
 
-/* ---- what is heard ---- */
-
-static void keep(watch *w, const char *line)
+static int stop_code(void)
 {
-    if (!*line) return;
-    if (w->kept_count == KEPT_LINES) { /* the first are often the cause: those stay */
-        free(w->kept[FIRST_LINES]);
-        memmove(w->kept + FIRST_LINES, w->kept + FIRST_LINES + 1,
-                (KEPT_LINES - FIRST_LINES - 1) * sizeof *w->kept);
-        w->kept_count--;
-    }
-    if (!(w->kept[w->kept_count++] = strdup(line))) tt_mem_out(strlen(line));
+    return asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
 }
 
-/* Warnings of workers come with the rest of what they print; each is shown once. */
-static void hear_warning(watch *w, const char *line)
+static void pass_signals(watch *w)
 {
-    for (int i = 0; i < w->warnings; i++)
-        if (!strcmp(w->warned[i], line)) return;
-    if (w->warnings == SHOWN_WARNINGS) return; /* all are in the logs */
-    if (!(w->warned[w->warnings++] = strdup(line))) tt_mem_out(strlen(line));
+    static int passed;
+    static double since;
+
+    if (passed && !w->start && tt_clock_s() - since > PATIENCE_S)
+        tt_supervisor_quit(w->s, stop_code());
+    if (times_asked == passed) return;
+    since = tt_clock_s();
+    passed = times_asked;
+    if (passed > 1 || !w->start) { /* nothing has begun: nothing to save */
+        tt_supervisor_quit(w->s, stop_code());
+        return;
+    }
+    if (w->display)
+        cli_display_note(w->display, "stopping: the workers finish the step and save "
+                                     "(Ctrl-C again quits without)");
+    tt_supervisor_stop(w->s, stop_code());
+}
+
+/* ---- what is heard ---- */
+
+/* A line above the display, which comes back with the next step. */
+static void say(const watch *w, const char *text)
+{
     if (w->o->mode == CLI_QUIET) return;
     if (w->display) cli_display_leave(w->display);
-    fprintf(stderr, "%s\n", line);
+    fprintf(stderr, "tutti: %s\n", text);
+}
+
+static void say_json(const watch *w, json_t *o)
+{
+    if (w->o->mode == CLI_JSON) {
+        cli_json_print(stdout, o, true);
+        fflush(stdout);
+    } else {
+        json_decref(o);
+    }
+}
+
+static void hear_start(watch *w, json_t *o)
+{
+    bool first = !w->start;
+
+    json_decref(w->start);
+    w->start = json_incref(o);
+    if (first) cli_start_show(w->o->mode, o);
+    if (w->display) cli_display_leave(w->display);
+    cli_display_close(w->display); /* there may be other workers now */
+    w->display = cli_display_open(w->o->mode, o);
 }
 
 static void hear_step(watch *w, const json_t *o)
@@ -97,7 +113,6 @@ static void hear_step(watch *w, const json_t *o)
     int ranks;
 
     cli_step_take(o, &p, times, &ranks);
-    w->step = p.step;
     if (w->display) cli_display_step(w->display, &p, times, ranks);
 }
 
@@ -110,24 +125,31 @@ static void hear_trouble(watch *w, const json_t *o, const char *key)
     w->trouble_code = (int)json_integer_value(json_object_get(o, "exit_code"));
 }
 
-static void hear(watch *w, const char *line)
+static void hear_stack(const watch *w, const json_t *o)
 {
-    json_t *o = *line == '{' ? json_loads(line, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    const char *event = json_string_value(json_object_get(o, "event"));
+    json_t *line;
+    size_t i;
 
-    w->joined |= event != NULL;
-    if (!event) {
-        keep(w, line);
-    } else if (!strcmp(event, "start")) {
-        json_decref(w->start);
-        w->start = json_incref(o);
-        cli_start_show(w->o->mode, o);
-        w->display = cli_display_open(w->o->mode, o);
+    if (w->o->mode == CLI_QUIET) return;
+    if (w->display) cli_display_leave(w->display);
+    fprintf(stderr, "rank %d is at:\n", (int)json_integer_value(json_object_get(o, "rank")));
+    json_array_foreach(json_object_get(o, "lines"), i, line)
+        fprintf(stderr, "  %s\n", json_string_value(line));
+}
+
+static void hear_line(watch *w, json_t *o)
+{
+    const char *event = json_string_value(json_object_get(o, "event")),
+               *text = json_string_value(json_object_get(o, "text"));
+
+    if (!strcmp(event, "start")) {
+        hear_start(w, o);
     } else if (!strcmp(event, "progress")) {
         hear_step(w, o);
     } else if (!strcmp(event, "note")) {
-        const char *text = json_string_value(json_object_get(o, "text"));
         if (w->display && text) cli_display_note(w->display, text);
+    } else if (!strcmp(event, "stack")) {
+        hear_stack(w, o);
     } else if (!strcmp(event, "end")) {
         json_decref(w->end);
         w->end = json_incref(o);
@@ -135,35 +157,113 @@ static void hear(watch *w, const char *line)
     } else if (!strcmp(event, "error")) {
         hear_trouble(w, o, "message");
     }
-    json_decref(o);
 }
 
-/* Reads what is there; whole lines are heard. `words`: they may be events. */
-static void drain(watch *w, stream *s, int fd, bool words)
+static void hear_warning(watch *w, const char *line)
 {
-    ssize_t n;
+    for (int i = 0; i < w->warnings; i++)
+        if (!strcmp(w->warned[i], line)) return;
+    if (w->warnings == SHOWN_WARNINGS) return; /* all are in the logs */
+    if (!(w->warned[w->warnings++] = strdup(line))) tt_mem_out(strlen(line));
+    say(w, line + strlen("tutti: "));
+}
 
-    if (!s->text && !(s->text = malloc(LINE_MOST))) tt_mem_out(LINE_MOST);
-    while ((n = read(fd, s->text + s->used, LINE_MOST - 1 - s->used)) > 0) {
-        char *from = s->text, *end;
-        s->used += (size_t)n;
-        s->text[s->used] = 0;
-        while ((end = strchr(from, '\n'))) {
-            *end = 0;
-            if (end > from && end[-1] == '\r') end[-1] = 0;
-            if (words)
-                hear(w, from);
-            else if (!strncmp(from, "tutti: warning: ", 16))
-                hear_warning(w, from);
-            else
-                keep(w, from);
-            from = end + 1;
-        }
-        s->used -= (size_t)(from - s->text);
-        memmove(s->text, from, s->used);
-        if (s->used >= LINE_MOST - 1) s->used = 0; /* no line of ours */
+/* The last that a rank wrote to its log. */
+static void show_log(const watch *w, int rank)
+{
+    const char *run = json_string_value(json_object_get(w->start, "run"));
+    char path[CLI_PATH + 32];
+    tt_bytes b = {0};
+
+    if (!run || !*run || rank < 0) return;
+    if (rank)
+        snprintf(path, sizeof path, "%s/rank-%05d.log", run, rank);
+    else
+        snprintf(path, sizeof path, "%s/log.txt", run);
+    if (!tt_file_exists(path) || tt_file_read(path, 0, &b)) return;
+    size_t from = b.size, lines = 0;
+    while (from > 0 && lines < 4) lines += ((const char *)b.data)[--from] == '\n';
+    if (lines == 4) from++;
+    fprintf(stderr, "the end of its log, %s:\n%.*s", path, (int)(b.size - from),
+            (const char *)b.data + from);
+    tt_file_release(&b);
+}
+
+static void hear_cause(watch *w, const tt_news *n)
+{
+    const tt_cause *c = &n->cause;
+    bool failure = c->kind == TT_CAUSE_DEAD || c->kind == TT_CAUSE_HUNG ||
+                   c->kind == TT_CAUSE_STUCK || c->kind == TT_CAUSE_TROUBLE ||
+                   c->kind == TT_CAUSE_START;
+    tt_str text = {0};
+
+    if (c->kind == TT_CAUSE_STOP) return;
+    tt_str_add(&text, "%s", n->text);
+    if (c->kind == TT_CAUSE_TROUBLE && w->trouble) tt_str_add(&text, ": %s", w->trouble);
+    if (failure) {
+        free(w->last_text);
+        if (!(w->last_text = strdup(text.data))) tt_mem_out(text.size);
+        w->last = *c;
     }
-    s->ended = n == 0;
+    say_json(w, json_pack("{s:s, s:s, s:i, s:i, s:I}", "event", "cause", "text", text.data,
+                          "generation", c->generation, "rank", c->rank, "step",
+                          (json_int_t)c->step));
+    if (w->o->mode != CLI_JSON) say(w, text.data);
+    tt_str_free(&text);
+}
+
+static void hear_go(watch *w, const tt_news *n)
+{
+    char text[128];
+
+    free(w->trouble); /* of a world that is over */
+    w->trouble = NULL;
+    say_json(w, json_pack("{s:s, s:i, s:i}", "event", "generation", "generation",
+                          n->cause.generation, "workers", n->code));
+    if (!w->start || w->o->mode == CLI_JSON) return;
+    snprintf(text, sizeof text, "generation %d goes on with %d worker%s", n->cause.generation,
+             n->code, n->code == 1 ? "" : "s");
+    say(w, text);
+}
+
+static void hear_again(watch *w, const tt_news *n)
+{
+    char text[128], span[32];
+
+    say_json(w, json_pack("{s:s, s:f, s:I}", "event", "recovered", "seconds", n->seconds, "step",
+                          (json_int_t)n->cause.step));
+    if (w->o->mode == CLI_JSON) return;
+    tt_show_time(n->seconds, span, sizeof span);
+    snprintf(text, sizeof text, "step %lld is committed, %s after the failure was seen",
+             (long long)n->cause.step, span);
+    say(w, text);
+}
+
+static void hear(watch *w, const tt_news *n)
+{
+    switch (n->kind) {
+    case TT_NEWS_LINE:
+        hear_line(w, n->line);
+        break;
+    case TT_NEWS_TEXT:
+        hear_warning(w, n->text);
+        break;
+    case TT_NEWS_CAUSE:
+        hear_cause(w, n);
+        break;
+    case TT_NEWS_GO:
+        hear_go(w, n);
+        break;
+    case TT_NEWS_AGAIN:
+        hear_again(w, n);
+        break;
+    case TT_NEWS_EXIT:
+        w->code = n->code;
+        break;
+    case TT_NEWS_LETTER:
+    case TT_NEWS_NONE:
+        break;
+    }
 }
 
 /* ---- where ---- */
@@ -190,150 +290,55 @@ static tt_err find_hosts(const cli_world_opts *o, tt_hosts *hosts, tt_str *by)
     return TT_OK;
 }
 
-/* ---- the watch ---- */
+/* ---- how it ended ---- */
 
 static void show_kept(const watch *w)
 {
-    for (int i = 0; i < w->kept_count; i++) fprintf(stderr, "  %s\n", w->kept[i]);
+    const char *const *lines;
+    int n = tt_supervisor_said(w->s, &lines);
+
+    if (n) fprintf(stderr, "last they said:\n");
+    for (int i = 0; i < n; i++) fprintf(stderr, "  %s\n", lines[i]);
 }
 
-/* What the launchers say of a worker that died: Open MPI "process rank 2 with PID 77 on node vm
- * exited on signal 9 (Killed)", MPICH "PID 77 RUNNING AT vm" and "EXIT CODE: 9". rank -1: not told.
- */
-static bool find_death(const watch *w, int *rank, char host[64], int *sig)
+/* What nobody has told yet is told. */
+static int conclude(watch *w)
 {
-    bool found = false;
-
-    *rank = -1;
-    *sig = 0;
-    for (int i = 0; i < w->kept_count; i++) {
-        const char *at, *line = w->kept[i];
-        if ((at = strstr(line, "process rank ")) &&
-            sscanf(at, "process rank %d with PID %*d on node %63s exited on signal %d", rank, host,
-                   sig) == 3)
-            return true;
-        if ((at = strstr(line, "RUNNING AT ")) && sscanf(at, "RUNNING AT %63s", host) == 1)
-            found = true;
-        if (found && (at = strstr(line, "EXIT CODE: "))) sscanf(at, "EXIT CODE: %d", sig);
-    }
-    return found && *sig > 0;
-}
-
-/* The last that a rank wrote to its log. */
-static void show_log(const watch *w, int rank)
-{
-    const char *run = json_string_value(json_object_get(w->start, "run"));
-    char path[CLI_PATH + 32];
-    tt_bytes b = {0};
-
-    if (!run || !*run || rank < 0) return;
-    if (rank)
-        snprintf(path, sizeof path, "%s/rank-%05d.log", run, rank);
-    else
-        snprintf(path, sizeof path, "%s/log.txt", run);
-    if (!tt_file_exists(path) || tt_file_read(path, 0, &b)) return;
-    size_t from = b.size, lines = 0;
-    while (from > 0 && lines < 4) lines += ((const char *)b.data)[--from] == '\n';
-    if (lines == 4) from++;
-    fprintf(stderr, "the end of its log, %s:\n%.*s", path, (int)(b.size - from),
-            (const char *)b.data + from);
-    tt_file_release(&b);
-}
-
-static int tell_death(const watch *w, int rank, const char *host, int sig)
-{
-    char who[32] = "a worker", when[48] = "";
-
-    if (rank >= 0) snprintf(who, sizeof who, "rank %d", rank);
-    if (w->step > 0) snprintf(when, sizeof when, " after step %lld", (long long)w->step);
-    fprintf(stderr, "tutti: %s (%s) was ended by signal %d (%s)%s\n", who, host, sig,
-            strsignal(sig), when);
-    show_log(w, rank);
-    cli_resume_show(w->start, w->start);
-    return cli_exit_code(TT_EPEER);
-}
-
-/* How it ended, in an exit code; what nobody has told yet is told. */
-static int conclude(watch *w, int launcher_code)
-{
-    int code = w->end ? (int)json_integer_value(json_object_get(w->end, "exit_code")) : 0, rank,
-        sig;
-    char host[64];
-
     if (w->display) cli_display_leave(w->display);
-    if (w->end && asked == SIGINT && code == CLI_REQUEUE) { /* ranks hear of it by SIGUSR1 */
-        code = CLI_INTERRUPTED;
-        json_object_set_new(w->end, "exit_code", json_integer(code));
+    if (w->end && asked == SIGINT && w->code == CLI_REQUEUE) w->code = CLI_INTERRUPTED;
+    if (w->end) {
+        json_object_set_new(w->end, "exit_code", json_integer(w->code));
+        cli_end_show(w->o->mode, w->start, w->end);
     }
-    if (w->end) cli_end_show(w->o->mode, w->start, w->end);
     if (w->trouble) {
         fprintf(stderr, "tutti: %s\n", w->trouble);
-        return w->trouble_code ? w->trouble_code : 1;
+        return w->trouble_code ? w->trouble_code : w->code ? w->code : 1;
     }
-    if (w->end && code == CLI_REQUEUE && !asked) {
-        fprintf(stderr,
-                "tutti: the workers were told to stop, but not by us (%s: exit code %d)%s\n",
-                tt_launcher_name(), launcher_code, w->kept_count ? "; last they said:" : "");
-        show_kept(w);
-        return cli_exit_code(TT_EPEER);
-    }
-    if (w->end) return code;
-    if (times_asked > 1 || (asked && !w->start)) {
+    if (w->end) return w->code;
+    if (asked) {
         fprintf(stderr, "tutti: quit %s\n", w->start ? "without saving" : "before the start");
-        return asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
+        return w->code;
     }
-    if (find_death(w, &rank, host, &sig)) return tell_death(w, rank, host, sig);
-    if (!w->joined && launcher_code < 0)
-        fprintf(stderr, "tutti: the workers have not come up in %.0f s%s\n", START_S,
-                w->kept_count ? "; they said:" : "");
-    else
-        fprintf(stderr, "tutti: the workers %s (%s: exit code %d)%s\n",
-                w->joined ? "ended without a word" : "could not be started", tt_launcher_name(),
-                launcher_code, w->kept_count ? "; they said:" : "");
+    if (w->last_text) {
+        fprintf(stderr, "tutti: given up: %s\n", w->last_text);
+        show_log(w, w->last.rank);
+    }
     show_kept(w);
-    return cli_exit_code(w->joined ? TT_EPEER : TT_EENV);
+    if (w->start) cli_resume_show(w->start, w->start);
+    return w->code;
 }
 
 static int watch_over(watch *w)
 {
-    double asked_at = 0;
-    bool passed_on = false;
-    int code = -1;
+    tt_news n;
 
-    w->begun = tt_clock_s();
-    while (!w->out.ended || !w->err.ended) {
-        if (w->begun && !w->joined && tt_clock_s() - w->begun > START_S) break;
-        struct pollfd p[16] = {{.fd = w->out.ended ? -1 : w->launch.out, .events = POLLIN},
-                               {.fd = w->err.ended ? -1 : w->launch.err, .events = POLLIN}};
-        int more = w->hub ? tt_hub_poll(w->hub, p + 2, TT_COUNT(p) - 2) : 0;
-        poll(p, (nfds_t)(2 + more), 100);
-        if (w->hub) tt_hub_turn(w->hub);
-        if (p[0].revents) drain(w, &w->out, w->launch.out, true);
-        if (p[1].revents) drain(w, &w->err, w->launch.err, false);
-        if (times_asked > 1) break;
-        if (asked && !asked_at) asked_at = tt_clock_s();
-        /* Before its start a worker would not hear: the order waits for that, but not for long. */
-        if (asked && !w->start && tt_clock_s() - asked_at > PATIENCE_S) break;
-        if (asked && w->start && !passed_on) {
-            passed_on = true;
-            if (w->display)
-                cli_display_note(w->display, "stopping: the workers finish the step and save "
-                                             "(Ctrl-C again quits without)");
-            tt_launch_signal(&w->launch, SIGUSR1);
-        }
-        /* A launcher that is gone while a grandchild holds its pipes is gone all the same. */
-        if (tt_launch_ended(&w->launch, &code)) {
-            drain(w, &w->out, w->launch.out, true);
-            drain(w, &w->err, w->launch.err, false);
-            break;
-        }
-        if (w->trouble && !w->end) break; /* the first cause is known: no need to wait */
+    w->code = -1;
+    while (w->code < 0) {
+        tt_supervisor_turn(w->s, 50);
+        while (tt_supervisor_take(w->s, &n)) hear(w, &n);
+        pass_signals(w);
     }
-    if (asked && !w->start) tt_launch_signal(&w->launch, SIGKILL); /* nothing has begun */
-    /* How the launcher ended says more than that it did. */
-    double until = tt_clock_s() + (w->end || w->out.ended ? 1 : 0);
-    while (!tt_launch_ended(&w->launch, &code) && tt_clock_s() < until) usleep(20000);
-    return conclude(w, code);
+    return conclude(w);
 }
 
 /* Some more than there are CPUs do no harm; very many more are a slip of the finger that would stop
@@ -370,67 +375,101 @@ static int show_plan(const tt_launch_opts *l, tt_arena *a)
     return 0;
 }
 
+/* The hub in a folder of ours, unless there is one already for hosts that wait. */
+static tt_err open_hub(const cli_world_opts *o, char folder[CLI_PATH], tt_hub **out)
+{
+    const char *tmp = getenv("TMPDIR");
+
+    if (o->adopter && o->adopter->hub) {
+        snprintf(folder, CLI_PATH, "%s", o->adopter->folder);
+        *out = o->adopter->hub;
+        return TT_OK;
+    }
+    snprintf(folder, CLI_PATH, "%s/tutti-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(folder)) {
+        tt_err err = tt_fail(TT_EIO, "make a folder like %s: %s", folder, strerror(errno));
+        *folder = 0;
+        return err;
+    }
+    return tt_hub_open(&(tt_hub_opts){.folder = folder, .world = ""}, out);
+}
+
+static void add_hosts(tt_supervisor *s, const tt_hosts *hosts, int slots)
+{
+    if (!hosts->count) tt_supervisor_host(s, NULL, slots);
+    for (int i = 0; i < hosts->count; i++)
+        tt_supervisor_host(s, hosts->host[i].name,
+                           hosts->host[i].slots ? hosts->host[i].slots : 1);
+}
+
+static tt_policy_opts plan_policy(const cli_world_opts *o, int ranks, bool far)
+{
+    tt_policy_opts p = tt_policy_defaults();
+
+    p.most = ranks;
+    p.least = o->least ? o->least : ranks;
+    p.spares = o->spares;
+    p.max_restarts = o->max_restarts;
+    /* Where their number is fixed and all are here, nobody else will come. */
+    p.wait_s = o->wait_s >= 0 ? o->wait_s : p.least < p.most || far ? 600 : 10;
+    return p;
+}
+
 int cli_supervise(const cli_world_opts *o)
 {
-    watch w = {.o = o, .hub = o->adopter ? o->adopter->hub : NULL};
+    watch w = {.o = o};
+    tt_hub *hub = NULL;
     tt_hosts hosts = {0};
-    tt_str by = {0}, launched = {0}, shared = {0};
-    char folder[CLI_PATH], rooms[TT_ROOMS] = "";
+    tt_str by = {0};
+    char folder[CLI_PATH] = "", rooms[TT_ROOMS] = "";
     tt_arena *a = tt_arena_open(4096);
-    int code;
-    tt_err err = find_hosts(o, &hosts, &by);
+    int code = -1;
+    tt_err err;
 
-    if (err) {
-        code = cli_fail(err);
+    if ((err = find_hosts(o, &hosts, &by))) goto out;
+    int ranks = o->ranks ? o->ranks : tt_hosts_slots(&hosts);
+    if ((err = check_ranks(&hosts, ranks + o->spares)) ||
+        (cli_shares() && (err = tt_rooms_name(rooms))))
         goto out;
-    }
-    const char *tmp = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/tutti-%d", tmp && *tmp ? tmp : "/tmp", (int)getpid());
-    if (cli_shares() && (err = tt_rooms_name(rooms))) {
-        code = cli_fail(err);
-        goto out;
-    }
-    tt_str_add(&launched, "TUTTI_LAUNCHED_BY=%s (%s)", by.data, tt_launcher_name());
-    tt_str_add(&shared, "TUTTI_SHARE=%s", *rooms ? rooms : "0");
-    const char *const env[] = {"TUTTI_SUPERVISED=1", launched.data, shared.data, NULL};
-    tt_launch_opts l = {.hosts = &hosts,
-                        .ranks = o->ranks ? o->ranks : tt_hosts_slots(&hosts),
-                        .argv = o->worker,
-                        .env = env,
-                        .folder = folder,
-                        .rooms = rooms};
-    if ((err = check_ranks(&hosts, l.ranks))) {
-        code = cli_fail(err);
-        goto out;
-    }
     if (o->dry_run) {
+        tt_launch_opts l = {
+            .hosts = &hosts, .ranks = ranks, .argv = o->worker, .folder = "/tmp/tutti"};
         code = show_plan(&l, a);
         goto out;
     }
     catch_signals();
-    if (w.hub && !(err = cli_adopt(w.hub, o, &hosts, &asked)))
-        err = tt_hub_rsh(w.hub, o->worker[0], a, &l.rsh);
-    if (err || (err = tt_launch_start(&l, &w.launch))) {
-        code = cli_fail(err);
+    if ((err = open_hub(o, folder, &hub)) ||
+        (o->adopter && o->adopter->hub && (err = cli_adopt(hub, o, &hosts, &asked))))
         goto out;
-    }
+    tt_supervisor_opts so = {.policy = plan_policy(o, ranks, hosts.count > 0),
+                             .run = o->run,
+                             .argv = o->worker,
+                             .next = o->next,
+                             .launched_by = by.data,
+                             .folder = folder,
+                             .hub = hub,
+                             .agents = o->adopter && o->adopter->hub,
+                             .rooms = rooms};
+    if ((err = tt_supervisor_open(&so, &w.s))) goto out;
+    add_hosts(w.s, &hosts, ranks + o->spares);
     code = watch_over(&w);
-    tt_launch_close(&w.launch);
+    tt_supervisor_close(w.s);
     tt_rooms_remove(rooms);
 out:
+    if (err && code < 0) code = cli_fail(err);
     cli_forget_reader();
+    if (hub && !(o->adopter && o->adopter->hub)) {
+        tt_hub_close(hub, code);
+        tt_dir_remove(folder);
+    }
     tt_arena_close(a);
     cli_display_close(w.display);
     json_decref(w.start);
     json_decref(w.end);
-    for (int i = 0; i < w.kept_count; i++) free(w.kept[i]);
     for (int i = 0; i < w.warnings; i++) free(w.warned[i]);
     free(w.trouble);
-    free(w.out.text);
-    free(w.err.text);
+    free(w.last_text);
     tt_hosts_free(&hosts);
     tt_str_free(&by);
-    tt_str_free(&launched);
-    tt_str_free(&shared);
     return code;
 }

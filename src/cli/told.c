@@ -210,33 +210,7 @@ void cli_end_show(cli_display_mode mode, const json_t *start, const json_t *end)
         cli_resume_show(start, end);
 }
 
-/* ---- Each step, as a line from rank 0 to the supervisor ---- */
-
-/* Room for the numbers of all rows: a line that does not end would take the next one with it. */
-typedef struct line {
-    char text[4096 + CLI_RANKS * 6 * 20];
-    size_t used;
-} line;
-
-static void add(line *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-static void add(line *l, const char *fmt, ...)
-{
-    va_list ap;
-    int n;
-
-    va_start(ap, fmt);
-    n = vsnprintf(l->text + l->used, sizeof l->text - l->used, fmt, ap);
-    va_end(ap);
-    if (n > 0 && l->used + (size_t)n < sizeof l->text) l->used += (size_t)n;
-}
-
-static void add_number(line *l, double v, bool comma)
-{
-    if (isfinite(v))
-        add(l, "%s%.9g", comma ? "," : "", v);
-    else
-        add(l, "%snull", comma ? "," : "");
-}
+/* ---- Each step, from rank 0 to the supervisor ---- */
 
 /* The order in which numbers travel; both ends use this one list. */
 enum { NUMBERS = 31 };
@@ -270,40 +244,22 @@ static void spell(tt_progress *p, double v[NUMBERS], bool write)
     p->saved_step[1] = (int64_t)second;
 }
 
-static void add_text(line *l, const char *key, const char *text)
+json_t *cli_step_pack(const tt_progress *p, const tt_rank_times *times, int ranks)
 {
-    json_t *s = text ? json_string(text) : NULL;
-    char *quoted = s ? json_dumps(s, JSON_ENCODE_ANY) : NULL;
-
-    if (quoted) add(l, ",\"%s\":%s", key, quoted);
-    free(quoted);
-    json_decref(s);
-}
-
-void cli_step_send(const tt_progress *p, const tt_rank_times *times, int ranks)
-{
-    static line l; /* large, and one thread sends */
+    json_t *numbers = json_array(), *rows = json_array(),
+           *o = json_pack("{s:s, s:o, s:o}", "event", "progress", "p", numbers, "ranks", rows);
     tt_progress copy = *p;
     double v[NUMBERS];
-    size_t done;
 
-    l.used = 0;
     spell(&copy, v, true);
-    add(&l, "{\"event\":\"progress\",\"p\":[");
-    for (int i = 0; i < NUMBERS; i++) add_number(&l, v[i], i > 0);
-    add(&l, "],\"ranks\":[");
-    for (int r = 0; r < ranks && r < CLI_RANKS; r++) {
-        const double t[] = {times[r].data, times[r].forward, times[r].backward,
-                            times[r].wait, times[r].optim,   times[r].step};
-        add(&l, r ? ",[" : "[");
-        for (int i = 0; i < TT_COUNT(t); i++) add_number(&l, t[i], i > 0);
-        add(&l, "]");
-    }
-    add(&l, "]");
-    add_text(&l, "trouble", p->save_trouble);
-    add_text(&l, "end", p->end);
-    add(&l, "}\n");
-    tt_write_all(STDOUT_FILENO, l.text, l.used, &done);
+    for (int i = 0; i < NUMBERS; i++) json_array_append_new(numbers, cli_json_real(v[i]));
+    for (int r = 0; r < ranks && r < CLI_RANKS; r++)
+        json_array_append_new(rows, json_pack("[f, f, f, f, f, f]", times[r].data, times[r].forward,
+                                              times[r].backward, times[r].wait, times[r].optim,
+                                              times[r].step));
+    if (p->save_trouble) json_object_set_new(o, "trouble", json_string(p->save_trouble));
+    if (p->end) json_object_set_new(o, "end", json_string(p->end));
+    return o;
 }
 
 void cli_step_take(const json_t *o, tt_progress *p, tt_rank_times *times, int *ranks)
@@ -329,17 +285,4 @@ void cli_step_take(const json_t *o, tt_progress *p, tt_rank_times *times, int *r
         for (int i = 0; i < TT_COUNT(to); i++)
             *to[i] = json_number_value(json_array_get(json_array_get(rows, (size_t)r), (size_t)i));
     }
-}
-
-void cli_object_send(json_t *o)
-{
-    char *text = json_dumps(o, JSON_COMPACT | JSON_REAL_PRECISION(9));
-
-    if (text) {
-        size_t n = strlen(text), done;
-        text[n] = '\n'; /* its terminator: one write, so that lines of ranks do not mix */
-        tt_write_all(STDOUT_FILENO, text, n + 1, &done);
-    }
-    free(text);
-    json_decref(o);
 }

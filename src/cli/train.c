@@ -16,8 +16,8 @@
 
 typedef struct train_opts {
     tt_opt_list set;
-    int64_t threads;
-    const char *workers, *hosts, *hostfile, *trace, *wait;
+    int64_t threads, spares, max_restarts;
+    const char *elastic, *workers, *hosts, *hostfile, *trace, *wait;
     const char *run, *runs, *resume, *init;
     bool partial, quiet, json, dry_run;
 } train_opts;
@@ -25,15 +25,21 @@ typedef struct train_opts {
 static const tt_option options[] = {
     {"set", 's', TT_OPT_LIST, offsetof(train_opts, set), "KEY=VALUE",
      "override a key of the job; may be repeated"},
-    {"workers", 'n', TT_OPT_STRING, offsetof(train_opts, workers), "N",
-     "train with N processes; with --hosts or --hostfile, N on all hosts together; inside an "
+    {"workers", 'n', TT_OPT_STRING, offsetof(train_opts, workers), "N|A:B",
+     "train with N processes, or with A to B of them, as many as there are places for; with --hosts or --hostfile, N on all hosts together; inside an "
      "allocation of Slurm as many as it has tasks, if not given"},
     {"hosts", 'H', TT_OPT_STRING, offsetof(train_opts, hosts), "A:4,B:4",
      "the hosts, and how many workers each takes"},
     {"hostfile", 0, TT_OPT_STRING, offsetof(train_opts, hostfile), "FILE",
      "the same from a file: 'a slots=4', 'a:4' or a name a line"},
+    {"elastic", 0, TT_OPT_STRING, offsetof(train_opts, elastic), "A:B", "the same as -n A:B"},
+    {"spares", 0, TT_OPT_INT, offsetof(train_opts, spares), "K",
+     "keep K more workers that hold the state but have no work, to replace lost ones"},
+    {"max-restarts", 0, TT_OPT_INT, offsetof(train_opts, max_restarts), "N",
+     "give up after N failures in a row without progress between them; 10"},
     {"wait", 0, TT_OPT_STRING, offsetof(train_opts, wait), "TIME",
-     "with TF_CONFIG: how long its processes wait for each other; 10m"},
+     "how long too few workers wait for more before the run gives up; 10m, or 10s for a fixed "
+     "number on this host"},
     {"threads", 't', TT_OPT_INT, offsetof(train_opts, threads), "N",
      "threads of each worker; 0: as the job says, else as the resumed run had, else its share of "
      "the CPUs"},
@@ -95,7 +101,8 @@ static void catch_signals(void)
 
 /* Who listens: the screen here, or the supervisor; on ranks other than 0 nobody. */
 typedef struct listener {
-    bool supervised, silent;
+    tt_pulse *pulse; /* to the supervisor; NULL: none */
+    bool silent;
     cli_display_mode mode;
     json_t *start;
     cli_display *display;
@@ -106,8 +113,8 @@ static void tell_start(listener *l, tt_trainer *t, tt_tree *job)
 {
     if (l->silent) return;
     l->start = cli_told_start(t, job);
-    if (l->supervised) {
-        cli_object_send(json_incref(l->start));
+    if (l->pulse) {
+        tt_pulse_tell(l->pulse, json_incref(l->start));
         return;
     }
     cli_start_show(l->mode, l->start);
@@ -121,11 +128,18 @@ static void tell_step(listener *l, tt_trainer *t, const tt_progress *p)
     double now = tt_clock_s();
 
     if (l->silent) return;
-    if (!l->supervised) {
+    if (!l->pulse) {
         cli_display_step(l->display, p, times, ranks);
-    } else if (now - l->sent >= 0.1 || p->validated || p->epoch_end || p->end || p->saved ||
-               p->stopped) {
-        cli_step_send(p, times, ranks);
+        return;
+    }
+    if (p->epoch_samples)
+        tt_pulse_tell(l->pulse,
+                      json_pack("{s:s, s:I, s:I, s:I, s:I}", "event", "epoch", "epoch",
+                                (json_int_t)p->epoch_number, "samples",
+                                (json_int_t)p->epoch_samples, "sum", (json_int_t)p->witness_sum,
+                                "count", (json_int_t)p->witness_count));
+    if (now - l->sent >= 0.1 || p->validated || p->epoch_end || p->end || p->saved || p->stopped) {
+        tt_pulse_tell(l->pulse, cli_step_pack(p, times, ranks));
         l->sent = now;
     }
 }
@@ -133,8 +147,8 @@ static void tell_step(listener *l, tt_trainer *t, const tt_progress *p)
 static void tell_note(listener *l, const char *text)
 {
     if (l->silent) return;
-    if (l->supervised)
-        cli_object_send(json_pack("{s:s, s:s}", "event", "note", "text", text));
+    if (l->pulse)
+        tt_pulse_tell(l->pulse, json_pack("{s:s, s:s}", "event", "note", "text", text));
     else
         cli_display_note(l->display, text);
 }
@@ -142,8 +156,12 @@ static void tell_note(listener *l, const char *text)
 static void tell_end(listener *l, json_t *end)
 {
     if (l->display) cli_display_leave(l->display);
-    if (!l->silent && l->supervised)
-        cli_object_send(json_incref(end));
+    if (!end) { /* others go on */
+        json_decref(l->start);
+        return;
+    }
+    if (!l->silent && l->pulse)
+        tt_pulse_tell(l->pulse, json_incref(end));
     else if (!l->silent)
         cli_end_show(l->mode, l->start, end);
     cli_display_close(l->display);
@@ -152,18 +170,21 @@ static void tell_end(listener *l, json_t *end)
 }
 
 /* Trains until there is nothing left to do, or to the signal. */
-static tt_err run_steps(tt_trainer *t, listener *l, const char **end)
+static tt_err run_steps(tt_trainer *t, listener *l, const char **end, bool *left)
 {
     tt_progress p;
     tt_err err;
 
     *end = NULL;
     do {
-        if (asked) tt_train_ask_stop(t);
+        tt_wish wish = tt_pulse_wish(l->pulse);
+        if (asked || wish == TT_WISH_SAVE) tt_train_ask_stop(t);
+        if (wish == TT_WISH_YIELD) tt_train_ask_leave(t);
         if ((err = tt_train_step(t, &p))) return err;
         tell_step(l, t, &p);
         *end = p.end;
-    } while (!*end && !p.stopped);
+        *left = !p.end && p.left;
+    } while (!*end && !p.stopped && !*left);
     return TT_OK;
 }
 
@@ -185,13 +206,19 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
 {
     tt_str trouble = {0};
     const char *end, *status;
+    bool left = false;
     tt_err err, last;
     int code = 0;
 
-    if ((err = run_steps(t, l, &end))) {
+    if ((err = run_steps(t, l, &end, &left))) {
         tt_str_add(&trouble, "%s", tt_message());
         /* That numbers ran away all see in the same step, unless they train apart. */
         *alone = err != TT_EDIVERGED || tt_train_plan(t)->aggregate == TT_AVERAGE;
+    } else if (left) {
+        if (!tt_train_kept(t) && (err = tt_train_save(t))) *alone = true;
+        tell_end(l, NULL);
+        *met = err;
+        return err ? cli_exit_code(err) : 0;
     } else if (!end && (err = stop(t, l))) {
         tt_str_add(&trouble, "nothing was saved: %s", tt_message());
         *alone = err == TT_EPEER;
@@ -212,7 +239,7 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
     else if (!end)
         code = asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
     tell_end(l, cli_told_end(t, status, end, code, trouble.data ? trouble.data : ""));
-    if (err && !*alone && !l->silent && !l->supervised) cli_fail(tt_repeat(err, trouble.data));
+    if (err && !*alone && !l->silent && !l->pulse) cli_fail(tt_repeat(err, trouble.data));
     if (err && *alone) tt_repeat(err, trouble.data);
     *met = err;
     tt_str_free(&trouble);
@@ -265,44 +292,56 @@ static tt_err check_options(const train_opts *o, int argc)
     if (o->partial && !o->init)
         return tt_fail(TT_EINVAL, "--partial says how to take --init: give both");
     if (o->quiet && o->json) return tt_fail(TT_EINVAL, "--quiet and --json: give one");
+    if (o->elastic && o->workers)
+        return tt_fail(TT_EINVAL, "--elastic and --workers both say how many: give one");
+    if (o->spares < 0 || o->spares > 1024)
+        return tt_fail(TT_EINVAL, "--spares: %lld is not 0 to 1024", (long long)o->spares);
     if (o->hosts && o->hostfile)
         return tt_fail(TT_EINVAL, "--hosts and --hostfile both name the hosts: give one");
     return TT_OK;
 }
 
-static tt_err read_workers(const char *text, int *out)
+/* "4", "2:8" */
+static tt_err read_workers(const char *option, const char *text, int *least, int *most)
 {
-    int64_t n = 0;
+    const char *colon = text ? strchr(text, ':') : NULL;
+    char first[32] = "";
+    int64_t a = 0, b = 0;
 
-    *out = 0;
+    *least = *most = 0;
     if (!text) return TT_OK;
-    if (!tt_parse_int(text, &n) || n < 1 || n > 65536)
-        return tt_fail(TT_EINVAL, "--workers: '%s' is not 1 to 65536", text);
-    *out = (int)n;
+    if (colon) snprintf(first, sizeof first, "%.*s", (int)(colon - text), text);
+    bool fine = tt_parse_int(colon ? colon + 1 : text, &b) && b >= 1 && b <= 65536;
+    if (fine && colon) fine = tt_parse_int(first, &a) && a >= 1 && a <= b;
+    if (!fine)
+        return tt_fail(TT_EINVAL, "--%s: '%s' is neither 1 to 65536 nor a range such as 2:8",
+                       option, text);
+    *least = (int)a;
+    *most = (int)b;
     return TT_OK;
 }
 
-/* An error that this rank alone has met: it says so, and the world ends. */
-static int fail_alone(const tt_world *w, bool supervised, tt_err err)
+static json_t *error_of(tt_err err)
 {
-    int code = cli_exit_code(err);
+    return json_pack("{s:s, s:i, s:s}", "event", "error", "exit_code", cli_exit_code(err),
+                     "message", tt_message());
+}
 
+/* An error that this rank alone has met: it says so, and the world ends. */
+static int fail_alone(const listener *l, const tt_world *w, tt_err err)
+{
     tt_context(err, "rank %d (%s)", w->rank, w->peer[w->rank].name);
-    if (supervised)
-        cli_object_send(json_pack("{s:s, s:i, s:s}", "event", "error", "exit_code", code, "message",
-                                  tt_message()));
-    else
-        cli_fail(err);
-    return code;
+    if (!l->pulse) return cli_fail(err);
+    tt_pulse_tell(l->pulse, error_of(err));
+    return cli_exit_code(err);
 }
 
 /* One that all have met: rank 0 says so. */
 static int fail_together(const listener *l, tt_err err)
 {
     if (l->silent) return cli_exit_code(err);
-    if (!l->supervised) return cli_fail(err);
-    cli_object_send(json_pack("{s:s, s:i, s:s}", "event", "error", "exit_code", cli_exit_code(err),
-                              "message", tt_message()));
+    if (!l->pulse) return cli_fail(err);
+    tt_pulse_tell(l->pulse, error_of(err));
     return cli_exit_code(err);
 }
 
@@ -326,6 +365,12 @@ static tt_err find_files(const train_opts *o, const cli_run_opts *which, const c
 {
     tt_err err;
 
+    if (getenv("TUTTI_CONTROL")) { /* the supervisor has decided */
+        *resume = false;
+        snprintf(run, CLI_PATH, "%s", o->run ? o->run : "");
+        snprintf(init, CLI_PATH, "%s", o->init ? o->init : "");
+        return o->init && !silent ? cli_weights_find(o->init, o->runs, init) : TT_OK;
+    }
     if (!silent) {
         if ((err = cli_run_choose(which, job, run, resume))) return err;
         return o->init ? cli_weights_find(o->init, o->runs, init) : TT_OK;
@@ -336,16 +381,28 @@ static tt_err find_files(const train_opts *o, const cli_run_opts *which, const c
     return TT_OK;
 }
 
+/* Supervised: it stands by until it is this world's turn, and says from where it goes on. */
+static tt_err take_turn(tt_trainer *t, listener *l)
+{
+    tt_train_found found;
+    tt_go go;
+    tt_err err;
+
+    if ((err = tt_pulse_ready(l->pulse, &go))) return err;
+    tt_train_told told = {go.generation, go.known, go.told, *go.why ? go.why : NULL};
+    if ((err = tt_train_find(t, &told, &found))) return err;
+    if (!l->silent) err = tt_pulse_found(l->pulse, found.label, found.made, found.lost);
+    return err ? err : tt_train_begin(t);
+}
+
 static int work(const train_opts *o, int argc, const char **argv)
 {
     char run[CLI_PATH], init[CLI_PATH];
     cli_job job = {0};
     tt_train_opts to = {.runs = o->runs, .partial = o->partial};
-    listener l = {.supervised = getenv("TUTTI_SUPERVISED") != NULL,
-                  .mode = o->json    ? CLI_JSON
-                          : o->quiet ? CLI_QUIET
-                                     : CLI_SHOW};
-    cli_run_opts which = {o->run, o->runs, o->resume, o->quiet || l.supervised};
+    listener l = {.mode = o->json ? CLI_JSON : o->quiet ? CLI_QUIET : CLI_SHOW};
+    cli_run_opts which = {o->run, o->runs, o->resume, o->quiet};
+    tt_started by = tt_world_started();
     bool alone = false;
     cli_share share = {0};
     tt_trainer *t = NULL;
@@ -353,10 +410,15 @@ static int work(const train_opts *o, int argc, const char **argv)
     tt_err err;
     int code;
 
-    if (tt_world_started().by && (err = tt_world_join(&to.world))) return cli_fail(err);
+    if (by.by && (err = tt_pulse_open(by.rank, &l.pulse))) return cli_fail(err);
+    if (by.by && (err = tt_world_join(&to.world))) {
+        tt_pulse_tell(l.pulse, error_of(err));
+        tt_pulse_close(l.pulse);
+        return cli_fail(err);
+    }
     l.silent = to.world && to.world->rank;
-    if (l.supervised && !l.silent) cli_object_send(json_pack("{s:s}", "event", "joined"));
-    if (to.world && !l.supervised) setenv("TERM", "dumb", 1); /* launchers pretend a terminal */
+    which.quiet |= l.pulse != NULL;
+    if (to.world && !l.pulse) setenv("TERM", "dumb", 1); /* launchers pretend a terminal */
     if ((err = cli_threads(o->threads, &to.threads)) ||
         (err = read_trace(o->trace, &to.trace_from, &to.trace_to)) ||
         (err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, which.quiet || l.silent,
@@ -364,7 +426,7 @@ static int work(const train_opts *o, int argc, const char **argv)
         (err = find_files(o, &which, &job, l.silent, run, init, &to.resume))) {
         /* of a file that others may see otherwise: nobody waits for those who do not */
         alone = to.world && to.world->size > 1;
-        code = alone ? fail_alone(to.world, l.supervised, err) : fail_together(&l, err);
+        code = alone ? fail_alone(&l, to.world, err) : fail_together(&l, err);
         goto out;
     }
     command_line(&command);
@@ -373,27 +435,32 @@ static int work(const train_opts *o, int argc, const char **argv)
     to.run = *run ? run : NULL;
     to.init = o->init ? init : NULL;
     to.command = command.data;
+    to.again = to.keep = to.stand_by = l.pulse != NULL;
+    to.vital = tt_pulse_vital(l.pulse);
     if (to.world && (err = cli_share_open(to.world, &share))) {
         alone = err == TT_EPEER;
-        code = alone ? fail_alone(to.world, l.supervised, err) : fail_together(&l, err);
+        code = alone ? fail_alone(&l, to.world, err) : fail_together(&l, err);
         goto out;
     }
     to.share = *share.rooms ? share.rooms : NULL;
     err = tt_train_open(&to, &t);
     if (to.world) cli_share_opened(to.world, &share);
+    if (!err && l.pulse) err = take_turn(t, &l);
     if (err) {
         alone = err == TT_EPEER;
-        code = alone ? fail_alone(to.world, l.supervised, err) : fail_together(&l, err);
+        code = alone ? fail_alone(&l, to.world, err) : fail_together(&l, err);
         goto out;
     }
     tell_start(&l, t, job.tree);
     code = train(t, &l, &alone, &err);
-    if (alone && to.world && to.world->size > 1) code = fail_alone(to.world, l.supervised, err);
+    if (alone && to.world && to.world->size > 1) code = fail_alone(&l, to.world, err);
 out:
     cli_forget_reader();
     tt_train_close(t);
-    if (to.world && !alone) cli_share_close(to.world, &share);
-    if (l.supervised && !alone) code = 0;     /* the supervisor has been told */
+    if (to.world && !alone && !l.pulse) cli_share_close(to.world, &share);
+    tt_vital_set(tt_pulse_vital(l.pulse), TT_PHASE_END, 0);
+    if (l.pulse && !alone) code = 0; /* the supervisor has been told */
+    tt_pulse_close(l.pulse);
     if (to.world) to.world->timeout_s = 3600; /* rank 0 may have much to write */
     tt_world_leave(to.world, alone ? code : 0);
     tt_log_close();
@@ -411,86 +478,119 @@ static tt_err check_file(const char *job)
     return tt_fail(TT_EINVAL, "%s: each worker reads the job, so it must be a file", job);
 }
 
-/* The same command for a worker: what says how many and where is the supervisor's, and which run it
- * is, is decided here: were each rank to look for itself, one might find what another has just
- * begun. */
+/* The same command for a worker: what says how many and where is the supervisor's, and so is which
+ * run it is. */
+typedef struct command {
+    tt_arena *a;
+    const char **word;
+    int count;
+} command;
+
+static void add_word(command *c, const char *option, const char *value)
+{
+    if (option && !value) return;
+    if (option) c->word[c->count++] = option;
+    c->word[c->count++] = value;
+}
+
+static void begin_command(command *c, const train_opts *o, const char *program)
+{
+    c->word = tt_arena_take(c->a, (size_t)(o->set.count * 2 + 32) * sizeof *c->word, 8);
+    memset(c->word, 0, (size_t)(o->set.count * 2 + 32) * sizeof *c->word);
+    add_word(c, NULL, program);
+    add_word(c, NULL, "train");
+    add_word(c, "--trace-steps", o->trace);
+    add_word(c, "--runs", o->runs);
+    if (o->threads)
+        add_word(c, "--threads", tt_arena_printf(c->a, "%lld", (long long)o->threads));
+}
+
+/* The first world has the job as it was given; those after it as the first has resolved it, but for
+ * the threads, which are as many as there is room for. */
+static void make_commands(const train_opts *o, const char *job, const cli_job *tree,
+                          const char *run, bool elastic, command *first, command *next)
+{
+    char *path = tt_arena_take(first->a, CLI_PATH, 1);
+    ssize_t n = readlink("/proc/self/exe", path, CLI_PATH - 1);
+    const tt_node *threads = tt_tree_get(tree->tree, "train.threads");
+
+    path[n > 0 ? n : 0] = 0;
+    begin_command(first, o, n > 0 ? path : "tutti");
+    begin_command(next, o, n > 0 ? path : "tutti");
+    for (int i = 0; i < o->set.count; i++) add_word(first, "--set", o->set.item[i]);
+    if (elastic && !tt_tree_get(tree->tree, "parallel.exact"))
+        add_word(first, "--set", "parallel.exact=true");
+    add_word(first, "--run", run);
+    add_word(first, "--init", o->init);
+    if (o->partial) add_word(first, NULL, "--partial");
+    add_word(first, "--", job); /* its name may begin with a dash */
+    if (!threads && !o->threads) add_word(next, "--set", "train.threads=0");
+    add_word(next, "--run", run);
+    add_word(next, "--", run);
+}
+
 static int supervise(const train_opts *o, int argc, const char **argv, const cli_adopter *adopter,
                      double wait_s)
 {
-    char path[CLI_PATH], run[CLI_PATH];
+    char run[CLI_PATH], made[CLI_PATH];
     cli_run_opts which = {o->run, o->runs, o->resume, o->quiet};
     cli_job job = {0};
+    tt_tree *checked = NULL;
     bool resume = false;
     cli_world_opts w = {.list = o->hosts,
                         .file = o->hostfile,
+                        .spares = (int)o->spares,
+                        .max_restarts = o->max_restarts ? (int)o->max_restarts : 10,
                         .adopter = adopter,
                         .wait_s = wait_s,
                         .dry_run = o->dry_run,
                         .mode = o->json    ? CLI_JSON
                                 : o->quiet ? CLI_QUIET
                                            : CLI_SHOW};
-    tt_str command = {0};
-    tt_arena *a = tt_arena_open(1 << 12);
-    const char **word = tt_arena_take(a, (size_t)(o->set.count * 2 + 32) * sizeof *word, 8);
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
-    int count = 0, code;
+    tt_str typed = {0};
+    command first = {.a = tt_arena_open(1 << 14)}, next = {.a = first.a};
+    int64_t from, to;
+    int code;
     tt_err err;
 
-    int64_t from, to;
-    if ((err = read_workers(o->workers, &w.ranks)) || (err = read_trace(o->trace, &from, &to)) ||
-        (argc && (err = check_file(argv[0]))) ||
-        (err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, o->quiet, &job)) ||
-        (err = tt_job_check(job.tree)) || (err = cli_run_choose(&which, &job, run, &resume))) {
-        code = cli_fail(err);
-        goto out;
-    }
-    path[n > 0 ? n : 0] = 0;
-    word[count++] = n > 0 ? path : "tutti";
-    word[count++] = "train";
-    for (int i = 0; i < o->set.count; i++) {
-        word[count++] = "--set";
-        word[count++] = o->set.item[i];
-    }
-    const struct {
-        const char *option, *value;
-    } given[] = {{"--trace-steps", o->trace},
-                 {"--run", *run && !resume ? run : NULL},
-                 {"--runs", o->runs},
-                 {"--resume", resume ? run : NULL},
-                 {"--init", o->init}};
-    for (int i = 0; i < TT_COUNT(given); i++)
-        if (given[i].value) {
-            word[count++] = given[i].option;
-            word[count++] = given[i].value;
-        }
-    if (o->partial) word[count++] = "--partial";
-    if (o->threads) {
-        word[count++] = "--threads";
-        word[count++] = tt_arena_printf(a, "%lld", (long long)o->threads);
-    }
-    if (argc) {
-        word[count++] = "--"; /* its name may begin with a dash */
-        word[count++] = argv[0];
-    }
-    command_line(&command);
-    setenv("TUTTI_COMMAND", command.data, 1);
-    w.worker = word;
+    if ((err = o->elastic ? read_workers("elastic", o->elastic, &w.least, &w.ranks)
+                          : read_workers("workers", o->workers, &w.least, &w.ranks)) ||
+        (err = read_trace(o->trace, &from, &to)) || (argc && (err = check_file(argv[0]))) ||
+        (err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, o->quiet, &job)))
+        goto fail;
+    checked = tt_tree_copy(job.tree); /* checking fills in what the job does not say */
+    if ((err = tt_job_check(checked)) || (err = cli_run_choose(&which, &job, run, &resume)))
+        goto fail;
+    if (resume || o->dry_run)
+        snprintf(made, sizeof made, "%s", resume ? run : *run ? run : "RUN");
+    else if ((err = tt_run_dir_make(o->runs ? o->runs : "runs",
+                                    tt_tree_get(checked, "name")->text, *run ? run : NULL, made)))
+        goto fail;
+    w.run = made;
+    make_commands(o, argc && !resume ? argv[0] : made, &job, made, w.least && w.least < w.ranks,
+                  &first, &next);
+    w.worker = first.word;
+    w.next = next.word;
+    command_line(&typed);
+    setenv("TUTTI_COMMAND", typed.data, 1);
     code = cli_supervise(&w);
+    if (!resume) rmdir(made); /* if nothing has come into it */
+    goto out;
+fail:
+    code = cli_fail(err);
 out:
-    tt_str_free(&command);
+    tt_str_free(&typed);
+    tt_tree_close(checked);
     cli_job_close(&job);
-    tt_arena_close(a);
+    tt_arena_close(first.a);
     return code;
 }
 
 /* A cluster specification in the environment makes this a world of several: its first process
  * starts it, the others wait until they are taken in. */
-static int train_listed(const train_opts *o, int argc, const char **argv, const tt_tf_config *c)
+static int train_listed(const train_opts *o, int argc, const char **argv, const tt_tf_config *c,
+                        double wait_s)
 {
-    double wait_s = 600;
-
-    if (o->wait && (!tt_parse_time(o->wait, &wait_s) || wait_s < 0))
-        return cli_fail(tt_fail(TT_EINVAL, "--wait: '%s' is no time: say 10m", o->wait));
     if (!*c->type)
         return cli_fail(tt_fail(TT_EINVAL,
                                 "TF_CONFIG names %d processes but not which of them "
@@ -525,7 +625,8 @@ static tt_err look_at_slurm(bool *launch)
 static int train_run(const void *opts, int argc, const char **argv)
 {
     const train_opts *o = opts;
-    bool several = o->workers || o->hosts || o->hostfile, granted = false;
+    bool several = o->workers || o->elastic || o->hosts || o->hostfile, granted = false;
+    double wait_s = -1;
     tt_started by = tt_world_started();
     tt_tf_config listed = {.ranks = 0};
     tt_err err;
@@ -538,7 +639,9 @@ static int train_run(const void *opts, int argc, const char **argv)
                                 "%s has already started %d ranks: leave out --workers, --hosts and "
                                 "--hostfile",
                                 by.by, by.size));
-    if (several) return supervise(o, argc, argv, NULL, 0);
+    if (o->wait && (!tt_parse_time(o->wait, &wait_s) || wait_s < 0))
+        return cli_fail(tt_fail(TT_EINVAL, "--wait: '%s' is no time: say 10m", o->wait));
+    if (several) return supervise(o, argc, argv, NULL, wait_s);
     if (!by.by && (err = tt_tf_config_parse(getenv("TF_CONFIG"), &listed))) return cli_fail(err);
     if (!by.by && listed.ranks < 2 && (err = look_at_slurm(&granted))) return cli_fail(err);
     if (!by.by && listed.ranks && *listed.type && listed.me < 0) {
@@ -547,8 +650,8 @@ static int train_run(const void *opts, int argc, const char **argv)
         tt_tf_config_free(&listed);
         return code;
     }
-    code = listed.ranks > 1 ? train_listed(o, argc, argv, &listed)
-           : granted        ? supervise(o, argc, argv, NULL, 0)
+    code = listed.ranks > 1 ? train_listed(o, argc, argv, &listed, wait_s < 0 ? 600 : wait_s)
+           : granted        ? supervise(o, argc, argv, NULL, wait_s)
                             : work(o, argc, argv);
     tt_tf_config_free(&listed);
     return code;

@@ -9,6 +9,7 @@
 #include <jansson.h>
 
 #include "base/base.h"
+#include "store/commit.h"
 
 /* ---- Hosts ---- */
 
@@ -135,15 +136,26 @@ typedef struct tt_pulse tt_pulse;
  * host, or no thread. */
 tt_err tt_pulse_open(int rank, tt_pulse **out);
 tt_vital *tt_pulse_vital(tt_pulse *p); /* to be kept up to date; NULL for NULL */
-/* Says READY and waits for GO: *generation. TT_ESTOP: told to end, or the supervisor is gone. */
-tt_err tt_pulse_ready(tt_pulse *p, int *generation);
+/* Says READY and waits for GO. TT_ESTOP: told to end, or the supervisor is gone. */
+typedef struct tt_go {
+    uint32_t generation;
+    bool known;   /* something is committed, as far as the ledger has it ... */
+    tt_told told; /* ... and this is it */
+    char why[512]; /* how the world before ended; "": there was none */
+} tt_go;
+tt_err tt_pulse_ready(tt_pulse *p, tt_go *out);
+/* Something for the supervisor, in order; takes the reference. Does nothing for NULL. */
+void tt_pulse_tell(tt_pulse *p, json_t *o);
+/* Rank 0, before its world writes anything: from where it goes on. Waits until that is in the
+ * ledger. */
+tt_err tt_pulse_found(tt_pulse *p, tt_label label, uint32_t made, bool lost);
 typedef enum tt_wish {
     TT_WISH_NONE,
     TT_WISH_YIELD, /* end at a step boundary: the state stays in the vault */
     TT_WISH_SAVE,  /* save a checkpoint and end                            */
 } tt_wish;
 tt_wish tt_pulse_wish(const tt_pulse *p); /* of the supervisor; NONE for NULL */
-void tt_pulse_close(tt_pulse *p);         /* accepts NULL */
+void tt_pulse_close(tt_pulse *p);         /* what was told is out by then; accepts NULL */
 
 /* ---- Launching ---- */
 

@@ -6,6 +6,7 @@
 
 #include "cluster.h"
 #include "comm/wire.h"
+#include "store/ledger.h"
 
 enum {
     TT_HOSTS_MOST = 100000, /* hosts in a list: more is a mistake, or an attack on our memory */
@@ -65,6 +66,25 @@ const char *tt_text_of(const json_t *o, const char *key);
 int tt_number_of(const json_t *o, const char *key);
 int tt_code_of(const json_t *o);
 void tt_bytes_of(const json_t *o, const char *key, tt_str *out);
+
+/* ---- pulse.c ---- */
+extern const double TT_LEASE_S; /* a worker that hears nothing for so long ends */
+
+/* ---- the book: see book.c ---- */
+
+typedef struct tt_book {
+    char run[4096];
+    int fd;
+    int generation; /* the last that was persisted; 0: none */
+    tt_ledger ledger;
+    bool troubled;
+} tt_book;
+/* TT_EFORMAT: what is there is damaged. */
+tt_err tt_book_open(const char *run, tt_book *out);
+void tt_book_persist(tt_book *b, int generation);
+/* What the record violates; NULL: nothing. `safe`: on disk when it returns. */
+const char *tt_book_record(tt_book *b, const tt_record *r, bool safe);
+void tt_book_close(tt_book *b);
 
 /* ---- the keeper: see keeper.c ---- */
 

@@ -1,14 +1,18 @@
 /* pulse: a worker's line to its supervisor.
  *
  *   worker to supervisor   beat    world, rank, pid, host, phase, step: ten times a second
- *   supervisor to worker   go      generation
+ *                          tell    world, rank, what: an object, for the display or the ledger
+ *                          dying   world, rank: told to, it ends now
+ *   supervisor to worker   go      generation, and what is committed
+ *                          heard   the ledger has what was found
  *                          yield, save
- *                          stacks  tell where the threads are: a step takes too long
- *                          alive   twice a second
+ *                          stacks  tell where the thread that trains is: a step takes too long
+ *                          alive   in answer to beats, twice a second
+ *                          die
  *
  * A worker outlives its supervisor by no more than a tenth of a second on the same host, where a
- * pidfd tells; by a few seconds on others. It then ends without a word: its state is in the vault.
- */
+ * pidfd tells. On others it ends when its beats were not answered for TT_LEASE_S: by then a supervisor
+ * that cannot reach it takes it for gone. It ends without a word: its state is in the vault. */
 #define _GNU_SOURCE
 #include "inner.h"
 
@@ -22,9 +26,11 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
-static const double BEAT_S = 0.1, LOST_S = 10;
+static const double BEAT_S = 0.1, STACK_S = 0.1, HEARD_S = 60;
+const double TT_LEASE_S = 5;
 enum { FRAMES = 64 };
 
 struct tt_pulse {
@@ -35,33 +41,53 @@ struct tt_pulse {
     pthread_t thread, owner;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    int generation; /* 0: no GO yet */
-    bool closing;
+    tt_go go; /* generation 0: not yet */
+    bool heard, closing;
+    json_t *told; /* an array: what is still to be said */
     _Atomic int wish;
 };
 
 /* ---- stacks ---- */
 
+static void *frames[FRAMES];
+static _Atomic int frame_count;
+
 /* What backtrace needs is loaded at the first call, so that it is not done in a handler. */
 static void on_stacks(int sig)
 {
-    static const char head[] = "stack of the thread that trains:\n";
-    void *frame[FRAMES];
-    int n = backtrace(frame, FRAMES), saved = errno;
+    int saved = errno;
 
     (void)sig;
-    (void)!write(STDERR_FILENO, head, sizeof head - 1);
-    backtrace_symbols_fd(frame, n, STDERR_FILENO);
+    atomic_store(&frame_count, backtrace(frames, FRAMES));
     errno = saved;
 }
 
 static void prepare_stacks(void)
 {
     struct sigaction act = {.sa_handler = on_stacks, .sa_flags = SA_RESTART};
-    void *frame[2];
 
-    backtrace(frame, 2);
+    backtrace(frames, 2);
     sigaction(SIGUSR2, &act, NULL);
+}
+
+static void tell_stack(tt_pulse *p)
+{
+    double until = tt_clock_s() + STACK_S;
+    struct timespec nap = {0, 1000000};
+    json_t *lines = json_array();
+    char **names;
+    int n;
+
+    atomic_store(&frame_count, 0);
+    pthread_kill(p->owner, SIGUSR2);
+    while (!(n = atomic_load(&frame_count)) && tt_clock_s() < until) nanosleep(&nap, NULL);
+    names = n ? backtrace_symbols(frames, n) : NULL;
+    for (int i = 0; names && i < n; i++) json_array_append_new(lines, tt_json_text(names[i]));
+    free(names);
+    if (!n) json_array_append_new(lines, json_string("it does not answer, not even to a signal"));
+    tt_say(p->wire, 0,
+           json_pack("{s:s, s:i, s:i, s:{s:s, s:i, s:o}}", "say", "tell", "world", p->world, "rank",
+                     p->rank, "what", "event", "stack", "rank", p->rank, "lines", lines));
 }
 
 /* ---- the thread ---- */
@@ -75,22 +101,55 @@ static void beat(tt_pulse *p)
                      (json_int_t)atomic_load(&p->vital.step)));
 }
 
+static void take_go(tt_pulse *p, const json_t *o)
+{
+    const json_t *told = json_object_get(o, "told");
+
+    p->go.known = told != NULL;
+    p->go.told = (tt_told){{(uint32_t)tt_number_of(told, "generation"),
+                            (uint32_t)json_integer_value(json_object_get(told, "attempt")),
+                            json_integer_value(json_object_get(told, "step"))},
+                           (uint32_t)tt_number_of(told, "by")};
+    snprintf(p->go.why, sizeof p->go.why, "%s", tt_text_of(o, "why"));
+    p->go.generation = (uint32_t)tt_number_of(o, "generation");
+}
+
 static void obey(tt_pulse *p, const char *word, const json_t *o)
 {
-    if (!strcmp(word, "yield")) {
-        atomic_store(&p->wish, TT_WISH_YIELD);
-    } else if (!strcmp(word, "save")) {
-        atomic_store(&p->wish, TT_WISH_SAVE);
-    } else if (!strcmp(word, "stacks")) {
-        pthread_kill(p->owner, SIGUSR2);
-    } else if (strcmp(word, "go")) {
-        return;
+    if (!strcmp(word, "die")) {
+        tt_say(p->wire, 0,
+               json_pack("{s:s, s:i, s:i}", "say", "dying", "world", p->world, "rank", p->rank));
+        tt_wire_close(p->wire, 0.2);
+        _exit(4);
     }
+    if (!strcmp(word, "yield")) atomic_store(&p->wish, TT_WISH_YIELD);
+    if (!strcmp(word, "save")) atomic_store(&p->wish, TT_WISH_SAVE);
+    if (!strcmp(word, "stacks")) tell_stack(p);
     pthread_mutex_lock(&p->lock);
-    if (!strcmp(word, "go"))
-        p->generation = (int)json_integer_value(json_object_get(o, "generation"));
+    if (!strcmp(word, "go")) take_go(p, o);
+    if (!strcmp(word, "heard")) p->heard = true;
     pthread_cond_broadcast(&p->changed);
     pthread_mutex_unlock(&p->lock);
+}
+
+/* False: it is to end, and all is said. */
+static bool say_all(tt_pulse *p)
+{
+    json_t *told, *what;
+    size_t i;
+    bool closing;
+
+    pthread_mutex_lock(&p->lock);
+    told = p->told;
+    p->told = json_array();
+    closing = p->closing;
+    pthread_mutex_unlock(&p->lock);
+    json_array_foreach(told, i, what)
+        tt_say(p->wire, 0,
+               json_pack("{s:s, s:i, s:i, s:O}", "say", "tell", "world", p->world, "rank", p->rank,
+                         "what", what));
+    json_decref(told);
+    return !closing;
 }
 
 static bool hear_all(tt_pulse *p)
@@ -108,21 +167,13 @@ static bool hear_all(tt_pulse *p)
     return any;
 }
 
-static bool is_closing(tt_pulse *p)
-{
-    pthread_mutex_lock(&p->lock);
-    bool closing = p->closing;
-    pthread_mutex_unlock(&p->lock);
-    return closing;
-}
-
 static void *live(void *arg)
 {
     tt_pulse *p = arg;
     double told = 0, heard = tt_clock_s(), now;
     uint64_t count;
 
-    while (!is_closing(p)) {
+    while (say_all(p)) {
         struct pollfd f[3] = {{.fd = tt_wire_fd(p->wire), .events = POLLIN},
                               {.fd = p->wake, .events = POLLIN},
                               {.fd = p->supervisor, .events = POLLIN}};
@@ -133,7 +184,7 @@ static void *live(void *arg)
         poll(f, 3, (int)(1000 * (told + BEAT_S - now)) + 1);
         if (read(p->wake, &count, sizeof count) > 0) told = 0; /* something to be told at once */
         if (hear_all(p)) heard = tt_clock_s();
-        if (f[2].revents || (p->supervisor < 0 && tt_clock_s() - heard > LOST_S)) {
+        if (f[2].revents || (p->supervisor < 0 && tt_clock_s() - heard > TT_LEASE_S)) {
             static const char bye[] = "tutti: the supervisor is gone: this worker ends\n";
             (void)!write(STDERR_FILENO, bye, sizeof bye - 1);
             _exit(4);
@@ -184,6 +235,7 @@ tt_err tt_pulse_open(int rank, tt_pulse **out)
     if ((err = reach(p, near))) goto fail;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
+    p->told = json_array();
     prepare_stacks();
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are for the thread that trains */
@@ -213,19 +265,47 @@ static void wake(tt_pulse *p)
     (void)!write(p->wake, &one, sizeof one);
 }
 
-tt_err tt_pulse_ready(tt_pulse *p, int *generation)
+tt_err tt_pulse_ready(tt_pulse *p, tt_go *out)
 {
     tt_err err = TT_OK;
 
     tt_vital_set(&p->vital, TT_PHASE_READY, 0);
     wake(p);
     pthread_mutex_lock(&p->lock);
-    while (!p->generation && atomic_load(&p->wish) == TT_WISH_NONE)
+    while (!p->go.generation && atomic_load(&p->wish) == TT_WISH_NONE)
         pthread_cond_wait(&p->changed, &p->lock); /* without a supervisor the process ends */
-    *generation = p->generation;
-    if (!p->generation) err = tt_fail(TT_ESTOP, "told to end before it began");
+    *out = p->go;
+    if (!p->go.generation) err = tt_fail(TT_ESTOP, "told to end before it began");
     pthread_mutex_unlock(&p->lock);
     return err;
+}
+
+void tt_pulse_tell(tt_pulse *p, json_t *o)
+{
+    if (!p) {
+        json_decref(o);
+        return;
+    }
+    pthread_mutex_lock(&p->lock);
+    json_array_append_new(p->told, o);
+    pthread_mutex_unlock(&p->lock);
+    wake(p);
+}
+
+tt_err tt_pulse_found(tt_pulse *p, tt_label l, uint32_t made, bool lost)
+{
+    struct timespec until;
+    int code = 0;
+
+    tt_pulse_tell(p, json_pack("{s:s, s:I, s:I, s:I, s:I, s:b}", "event", "found", "generation",
+                               (json_int_t)l.generation, "attempt", (json_int_t)l.attempt, "step",
+                               (json_int_t)l.step, "made", (json_int_t)made, "lost", lost));
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)HEARD_S;
+    pthread_mutex_lock(&p->lock);
+    while (!p->heard && !code) code = pthread_cond_timedwait(&p->changed, &p->lock, &until);
+    pthread_mutex_unlock(&p->lock);
+    return code ? tt_fail(TT_EPEER, "the supervisor did not answer in %.0f s", HEARD_S) : TT_OK;
 }
 
 tt_wish tt_pulse_wish(const tt_pulse *p)
@@ -241,7 +321,8 @@ void tt_pulse_close(tt_pulse *p)
     pthread_mutex_unlock(&p->lock);
     wake(p);
     pthread_join(p->thread, NULL);
-    tt_wire_close(p->wire, 0.2);
+    tt_wire_close(p->wire, 1);
+    json_decref(p->told);
     close(p->wake);
     if (p->supervisor >= 0) close(p->supervisor);
     pthread_mutex_destroy(&p->lock);

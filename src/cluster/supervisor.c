@@ -18,8 +18,8 @@
 
 #include "supervisor.h"
 
-enum { LINE_MOST = 1 << 20, KEPT_LINES = 20, TURN_MS = 50, NEWS = 256, POLLS = 512 };
-static const double ALIVE_S = 0.5;
+enum { LINE_MOST = 1 << 20, KEPT_LINES = 20, TURN_MS = 50, POLLS = 512 };
+static const double ALIVE_S = 0.5, STACK_S = 0.3, TOLD_S = 1;
 
 typedef struct stream {
     char *text;
@@ -29,30 +29,48 @@ typedef struct stream {
 
 typedef struct member {
     tt_hub_from from;
-    int pid, pidfd; /* 0, -1: not heard of, or on another host */
-    char host[64];
+    int pid, pidfd; /* 0: not heard of; -1: on another host, or dead */
+    bool here, dead;
+    double heard; /* from it, last */
+    tt_phase phase;
+    int64_t step;
 } member;
 
 typedef struct world {
     int id; /* 0: none */
+    bool launched;
     tt_launch launch;
     int keeper; /* a pidfd: readable when it ends */
     member *member;
     int members, generation;
+    bool found;      /* it has told from where it goes on      */
+    double kill_at;  /* 0: not; else when, for one that tells its stacks first */
+    bool killed, left; /* left: nothing of it is here any more  */
+    int code;
     stream out, err;
 } world;
+
+typedef struct place {
+    char name[256];
+    bool here;
+} place;
 
 struct tt_supervisor {
     tt_supervisor_opts o;
     tt_policy *policy;
+    tt_book book;
     world world[TT_WORLDS_MOST];
-    char run[4096]; /* told by the first world; "" before */
+    place *place; /* of hosts, by the policy's numbers */
+    int places, threads;
+    bool began; /* a world has told of its start */
     tt_news *news, held;
     int first, end, room;
     char *kept[KEPT_LINES];
     int kept_count;
-    double told;
-    char host[64];
+    double told, recorded;
+    double failed;      /* when a failure was seen that is not made good yet; 0: none */
+    int64_t failed_step;
+    char why[512], host[64];
 };
 
 /* ---- news ---- */
@@ -113,36 +131,50 @@ static world *find_world(tt_supervisor *s, int id)
 
 static const char *host_name(const tt_supervisor *s, int host)
 {
-    const tt_hosts *h = s->o.hosts;
-    return h && host >= 0 && host < h->count ? h->host[host].name : s->host;
+    return host >= 0 && host < s->places ? s->place[host].name : s->host;
+}
+
+static world *active_world(tt_supervisor *s)
+{
+    for (int i = 0; i < TT_WORLDS_MOST; i++)
+        if (s->world[i].id && s->world[i].generation) return &s->world[i];
+    return NULL;
 }
 
 /* The members of a world as the launcher takes them: hosts in the order of ranks. */
 static void list_hosts(const tt_supervisor *s, const tt_member *m, int count, tt_arena *a,
                        tt_hosts *out)
 {
+    bool all_here = true;
+
     *out = (tt_hosts){.host = tt_arena_take(a, (size_t)(count + 1) * sizeof *out->host, 8)};
     for (int i = 0; i < count; i++) {
         if (!i || m[i].host != m[i - 1].host) {
             tt_host *h = &out->host[out->count++];
             memset(h, 0, sizeof *h);
             snprintf(h->name, sizeof h->name, "%s", host_name(s, m[i].host));
+            all_here &= s->place[m[i].host].here;
         }
         out->host[out->count - 1].slots++;
     }
+    if (all_here) out->count = 0;
 }
 
 static const char **list_command(const tt_supervisor *s, tt_arena *a)
 {
-    const char *const *from = *s->run ? s->o.next : s->o.argv;
+    const char *const *from = s->began ? s->o.next : s->o.argv;
     const char **words;
-    int n = 0;
+    int n = 0, count = 0;
 
     while (from[n]) n++;
-    words = tt_arena_take(a, (size_t)(n + 2) * sizeof *words, 8);
-    memcpy(words, from, (size_t)n * sizeof *words);
-    if (*s->run) words[n++] = tt_arena_strdup(a, s->run);
-    words[n] = NULL;
+    words = tt_arena_take(a, (size_t)(n + 3) * sizeof *words, 8);
+    for (int i = 0; i < n; i++) {
+        words[count++] = from[i];
+        if (i != 1 || !s->threads) continue; /* behind "train" */
+        words[count++] = "--threads";
+        words[count++] = tt_arena_printf(a, "%d", s->threads);
+    }
+    words[count] = NULL;
     return words;
 }
 
@@ -153,6 +185,7 @@ static tt_err launch_world(tt_supervisor *s, world *w)
     tt_hosts hosts;
     tt_err err = TT_OK;
 
+    w->launched = true;
     w->members = tt_policy_members(s->policy, w->id, &m);
     list_hosts(s, m, w->members, a, &hosts);
     const char *const env[] = {
@@ -162,19 +195,24 @@ static tt_err launch_world(tt_supervisor *s, world *w)
         tt_arena_printf(a, "TUTTI_CONTROL_HOST=%s", s->host),
         tt_arena_printf(a, "TUTTI_CONTROL_PID=%d", (int)getpid()),
         tt_arena_printf(a, "TUTTI_CONTROL_WORLD=%d", w->id),
+        tt_arena_printf(a, "TUTTI_SHARE=%s", s->o.rooms && *s->o.rooms ? s->o.rooms : "0"),
         s->o.far ? tt_arena_printf(a, "TUTTI_CONTROL_FAR=%s", s->o.far) : NULL,
         NULL};
     const char **command = list_command(s, a);
-    tt_launch_opts l = {.hosts = s->o.hosts && s->o.hosts->count ? &hosts : NULL,
+    tt_launch_opts l = {.hosts = hosts.count ? &hosts : NULL,
                         .ranks = w->members,
                         .argv = command,
                         .env = env,
-                        .folder = tt_arena_printf(a, "%s/world-%d", s->o.folder, w->id)};
+                        .folder = tt_arena_printf(a, "%s/world-%d", s->o.folder, w->id),
+                        .rooms = s->o.rooms};
     if (s->o.agents) err = tt_hub_rsh(s->o.hub, command[0], a, &l.rsh);
     if (!err && !(err = tt_launch_start(&l, &w->launch))) {
         w->member = calloc((size_t)w->members, sizeof *w->member);
         if (!w->member) tt_mem_out(sizeof *w->member);
-        for (int i = 0; i < w->members; i++) w->member[i].pidfd = -1;
+        for (int i = 0; i < w->members; i++) {
+            w->member[i].pidfd = -1;
+            w->member[i].here = s->place[m[i].host].here;
+        }
         w->keeper = (int)syscall(SYS_pidfd_open, w->launch.pid, 0);
     }
     tt_arena_close(a);
@@ -193,13 +231,33 @@ static void forget_world(world *w)
     *w = (world){.keeper = -1};
 }
 
-/* All of it at once: those we know by their descriptors, the rest by the keeper. */
-static void kill_world(world *w)
+/* All of it at once: those we know by their descriptors, those on other hosts by a letter, the rest
+ * by the keeper. */
+static void kill_world(tt_supervisor *s, world *w)
 {
-    for (int i = 0; i < w->members; i++)
-        if (w->member[i].pidfd >= 0)
-            syscall(SYS_pidfd_send_signal, w->member[i].pidfd, SIGKILL, NULL, 0);
-    tt_launch_signal(&w->launch, SIGKILL);
+    w->killed = true;
+    w->kill_at = 0;
+    for (int i = 0; i < w->members && w->member; i++) {
+        member *m = &w->member[i];
+        if (m->pidfd >= 0) syscall(SYS_pidfd_send_signal, m->pidfd, SIGKILL, NULL, 0);
+        if (!m->here && m->pid && !m->dead)
+            tt_hub_say(s->o.hub, m->from, json_pack("{s:s}", "say", "die"));
+    }
+    if (w->launched) tt_launch_signal(&w->launch, SIGKILL);
+}
+
+/* Of ranks on other hosts we know that they are gone when they have said so, or when they have heard
+ * nothing of us for longer than they live without. */
+static bool all_gone(const world *w)
+{
+    double now = tt_clock_s();
+
+    for (int i = 0; i < w->members && w->member; i++) {
+        const member *m = &w->member[i];
+        if (!m->here && m->pid && !m->dead && now - m->heard < TT_LEASE_S + 2 * ALIVE_S)
+            return false;
+    }
+    return true;
 }
 
 /* ---- actions ---- */
@@ -229,7 +287,7 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
         tt_str_add(out, "lives, but makes no progress for %s", span);
         break;
     case TT_CAUSE_TROUBLE:
-        tt_str_add(out, "met an error");
+        tt_str_add(out, c->code == 4 ? "misses another one" : "met an error");
         break;
     case TT_CAUSE_START:
         tt_str_add(out, "world %d did not come up", c->world);
@@ -261,21 +319,99 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
         tt_str_add(out, ", in %s", tt_phase_name(c->phase));
 }
 
+static bool is_failure(tt_cause_kind k)
+{
+    return k == TT_CAUSE_DEAD || k == TT_CAUSE_HUNG || k == TT_CAUSE_STUCK ||
+           k == TT_CAUSE_TROUBLE || k == TT_CAUSE_HOST;
+}
+
 static void tell(tt_supervisor *s, const tt_cause *c)
 {
+    const world *w = find_world(s, c->world);
     tt_str text = {0};
 
     describe(s, c, &text);
+    if (w && w->generation) snprintf(s->why, sizeof s->why, "%s", text.data);
+    if (w && w->generation && is_failure(c->kind) && !(s->failed > 0)) {
+        s->failed = tt_clock_s();
+        s->failed_step = tt_policy_look(s->policy).step;
+    }
     add_news(s, (tt_news){.kind = TT_NEWS_CAUSE, .text = text.data, .cause = *c});
 }
 
-static void say_to_all(tt_supervisor *s, const world *w, const char *word, int generation)
+static void say_to_all(tt_supervisor *s, const world *w, const json_t *o)
 {
-    for (int i = 0; i < w->members; i++)
-        if (w->member[i].pid)
-            tt_hub_say(s->o.hub, w->member[i].from,
-                       json_pack("{s:s, s:i}", "say", word, "generation", generation));
+    for (int i = 0; i < w->members && w->member; i++)
+        if (w->member[i].pid && !w->member[i].dead)
+            tt_hub_say(s->o.hub, w->member[i].from, json_copy((json_t *)(uintptr_t)o));
 }
+
+static void say_word(tt_supervisor *s, const world *w, const char *word)
+{
+    json_t *o = json_pack("{s:s}", "say", word);
+
+    say_to_all(s, w, o);
+    json_decref(o);
+}
+
+/* ---- the ledger ---- */
+
+static void record(tt_supervisor *s, const tt_record *r, bool safe)
+{
+    const char *wrong = tt_book_record(&s->book, r, safe);
+
+    if (wrong) tt_warn("the ledger of the run: %s", wrong);
+}
+
+/* How far all ranks of the active world have come: the farthest that the slowest one has told. */
+static void record_told(tt_supervisor *s, bool safe)
+{
+    const world *w = active_world(s);
+    const tt_ledger *k = &s->book.ledger;
+    int64_t least = INT64_MAX;
+
+    if (!w || !w->found || !w->member) return;
+    for (int i = 0; i < w->members; i++)
+        if (w->member[i].phase < TT_PHASE_STEP || w->member[i].step < least)
+            least = w->member[i].phase < TT_PHASE_STEP ? -1 : w->member[i].step;
+    if (least <= k->told.label.step || least == INT64_MAX) return;
+    record(s,
+           &(tt_record){.kind = TT_REC_TOLD, .generation = (uint32_t)w->generation, .step = least},
+           safe);
+}
+
+static void hear_found(tt_supervisor *s, world *w, const json_t *o)
+{
+    tt_record r = {.kind = TT_REC_FOUND,
+                   .generation = (uint32_t)w->generation,
+                   .attempt = (uint32_t)json_integer_value(json_object_get(o, "attempt")),
+                   .step = json_integer_value(json_object_get(o, "step")),
+                   .made = (uint32_t)json_integer_value(json_object_get(o, "made"))};
+
+    if (w != active_world(s) || w->killed || w->found) return;
+    w->found = true;
+    if (json_is_true(json_object_get(o, "lost")) && s->book.ledger.committed) {
+        tt_record lost = r;
+        lost.kind = TT_REC_LOST;
+        record(s, &lost, false);
+    }
+    record(s, &r, true);
+    tt_hub_say(s->o.hub, w->member[0].from, json_pack("{s:s}", "say", "heard"));
+}
+
+static void hear_epoch(tt_supervisor *s, const world *w, const json_t *o)
+{
+    tt_record r = {.kind = TT_REC_EPOCH,
+                   .generation = (uint32_t)w->generation,
+                   .epoch = json_integer_value(json_object_get(o, "epoch")),
+                   .samples = (uint64_t)json_integer_value(json_object_get(o, "samples")),
+                   .witness = {(uint64_t)json_integer_value(json_object_get(o, "sum")),
+                               (uint64_t)json_integer_value(json_object_get(o, "count"))}};
+
+    if (w->generation && w->found && !w->killed) record(s, &r, false);
+}
+
+/* ---- actions ---- */
 
 static void start_world(tt_supervisor *s, int id)
 {
@@ -285,24 +421,60 @@ static void start_world(tt_supervisor *s, int id)
         if (!s->world[i].id) w = &s->world[i];
     TT_ASSERT(w);
     *w = (world){.id = id, .keeper = -1};
-    if (!launch_world(s, w)) return;
-    keep(s, tt_message());
-    tt_warn("%s", tt_message());
-    *w = (world){.keeper = -1};
-    take_event(s, (tt_event){.kind = TT_EV_GONE, .world = id, .code = 7});
 }
 
-static void persist(const tt_supervisor *s, int generation)
+/* A world that is to follow one that has just begun waits for it to say what it is: the job as it
+ * was resolved is in the run folder then. */
+static void launch_started(tt_supervisor *s)
 {
-    char path[4200], text[32];
-
-    if (!*s->run) return; /* the first: there is nothing it could be taken for */
-    snprintf(path, sizeof path, "%s/generation", s->run);
-    snprintf(text, sizeof text, "%d\n", generation);
-    if (tt_file_write(path, text, strlen(text))) tt_warn("%s", tt_message());
+    for (int i = 0; i < TT_WORLDS_MOST; i++) {
+        world *w = &s->world[i];
+        int id = w->id;
+        if (!id || w->launched || (!s->began && active_world(s))) continue;
+        if (!launch_world(s, w)) continue;
+        keep(s, tt_message());
+        tt_warn("%s", tt_message());
+        forget_world(w);
+        take_event(s, (tt_event){.kind = TT_EV_GONE, .world = id, .code = 7});
+    }
 }
 
-static void act(tt_supervisor *s, const tt_action *a)
+static void give_go(tt_supervisor *s, world *w, int generation)
+{
+    const tt_ledger *k = &s->book.ledger;
+    json_t *o = json_pack("{s:s, s:i, s:o}", "say", "go", "generation", generation, "why",
+                          tt_json_text(s->why));
+
+    if (k->committed)
+        json_object_set_new(o, "told",
+                            json_pack("{s:I, s:I, s:I, s:I}", "generation",
+                                      (json_int_t)k->told.label.generation, "attempt",
+                                      (json_int_t)k->told.label.attempt, "step",
+                                      (json_int_t)k->told.label.step, "by",
+                                      (json_int_t)k->told.by));
+    w->generation = generation;
+    tt_record r = {.kind = TT_REC_GO, .generation = (uint32_t)generation, .workers = w->members};
+    snprintf(r.why, sizeof r.why, "%.*s", (int)sizeof r.why - 1, s->why);
+    record(s, &r, false);
+    say_to_all(s, w, o);
+    json_decref(o);
+    add_news(s, (tt_news){.kind = TT_NEWS_GO,
+                          .code = w->members,
+                          .cause = {.world = w->id, .generation = generation}});
+}
+
+static void end_world(tt_supervisor *s, world *w, bool stacks)
+{
+    if (w->generation) record_told(s, true);
+    if (!stacks) {
+        kill_world(s, w);
+        return;
+    }
+    say_word(s, w, "stacks");
+    w->kill_at = tt_clock_s() + STACK_S;
+}
+
+static void act(tt_supervisor *s, const tt_action *a, bool stuck)
 {
     world *w = find_world(s, a->world);
 
@@ -311,31 +483,30 @@ static void act(tt_supervisor *s, const tt_action *a)
         start_world(s, a->world);
         break;
     case TT_ACT_PERSIST:
-        persist(s, a->generation);
+        tt_book_persist(&s->book, a->generation);
         break;
     case TT_ACT_GO:
-        if (!w) break;
-        w->generation = a->generation;
-        say_to_all(s, w, "go", a->generation);
-        add_news(s, (tt_news){.kind = TT_NEWS_GO,
-                              .code = w->members,
-                              .cause = {.world = w->id, .generation = w->generation}});
+        if (w) give_go(s, w, a->generation);
         break;
     case TT_ACT_YIELD:
-        if (w) say_to_all(s, w, "yield", 0);
+        if (w) say_word(s, w, "yield");
         break;
     case TT_ACT_SAVE:
-        if (w) say_to_all(s, w, "save", 0);
+        if (w) say_word(s, w, "save");
         break;
     case TT_ACT_KILL:
-        if (w) kill_world(w);
+        if (w) end_world(s, w, stuck);
         break;
     case TT_ACT_TELL:
         tell(s, &a->cause);
-        if (w && a->cause.kind == TT_CAUSE_STUCK) say_to_all(s, w, "stacks", 0);
         break;
     case TT_ACT_EXIT:
-        add_news(s, (tt_news){.kind = TT_NEWS_EXIT, .code = a->code});
+        record(s,
+               &(tt_record){.kind = TT_REC_END,
+                            .step = s->book.ledger.told.label.step,
+                            .code = a->code},
+               true);
+        add_news(s, (tt_news){.kind = TT_NEWS_EXIT, .code = a->code, .cause = a->cause});
         break;
     }
 }
@@ -345,7 +516,12 @@ static void take_event(tt_supervisor *s, tt_event e)
     tt_action a[TT_WORLDS_MOST * 4];
     int n = tt_policy_step(s->policy, &e, tt_clock_s(), a, TT_COUNT(a));
 
-    for (int i = 0; i < n; i++) act(s, &a[i]);
+    bool stuck = false;
+
+    for (int i = 0; i < n; i++) {
+        stuck |= a[i].kind == TT_ACT_TELL && a[i].cause.kind == TT_CAUSE_STUCK;
+        act(s, &a[i], stuck);
+    }
 }
 
 /* ---- what is heard ---- */
@@ -356,25 +532,40 @@ static int whole(const json_t *o, const char *key)
     return n < -1 || n > INT32_MAX ? -1 : (int)n;
 }
 
+/* The first step after a failure. */
+static void note_step(tt_supervisor *s, const world *w, const member *m)
+{
+    if (!(s->failed > 0) || !w->generation || w->killed || m->phase < TT_PHASE_STEP) return;
+    if (m->step <= s->failed_step) return;
+    add_news(s, (tt_news){.kind = TT_NEWS_AGAIN,
+                          .seconds = tt_clock_s() - s->failed,
+                          .cause = {.world = w->id, .generation = w->generation, .step = m->step}});
+    s->failed = 0;
+}
+
 static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
 {
     world *w = find_world(s, whole(o, "world"));
     int rank = whole(o, "rank"), phase = whole(o, "phase"), pid = whole(o, "pid");
-    const char *host = json_string_value(json_object_get(o, "host"));
 
-    if (!w || rank < 0 || rank >= w->members || phase < 0 || phase >= TT_PHASES || pid <= 0) return;
+    if (!w || !w->member || rank < 0 || rank >= w->members || phase < 0 || phase >= TT_PHASES ||
+        pid <= 0)
+        return;
     member *m = &w->member[rank];
     if (!m->pid) {
         m->pid = pid;
-        snprintf(m->host, sizeof m->host, "%s", host ? host : "?");
-        if (!strcmp(m->host, s->host)) m->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
+        if (m->here) m->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     }
     m->from = from;
+    m->heard = tt_clock_s();
+    m->phase = (tt_phase)phase;
+    m->step = json_integer_value(json_object_get(o, "step"));
+    note_step(s, w, m);
     take_event(s, (tt_event){.kind = TT_EV_BEAT,
                              .world = w->id,
                              .rank = rank,
-                             .phase = (tt_phase)phase,
-                             .step = json_integer_value(json_object_get(o, "step"))});
+                             .phase = m->phase,
+                             .step = m->step});
 }
 
 /* A job, a dataset or numbers that are bad will be so the next time. */
@@ -383,32 +574,62 @@ static bool is_fatal(int code)
     return code == 2 || code == 3 || code == 5 || code == 6 || code == 7;
 }
 
-/* A line of a worker: an object of ours, or something to keep. */
-static void hear_line(tt_supervisor *s, world *w, const char *line)
+/* What a worker tells: for the ledger, for the policy, and most of it for the screen. */
+static void hear_told(tt_supervisor *s, const json_t *letter)
 {
-    json_t *o = *line == '{' ? json_loads(line, JSON_REJECT_DUPLICATES, NULL) : NULL;
-    const char *event = json_string_value(json_object_get(o, "event")),
-               *run = json_string_value(json_object_get(o, "run"));
-    int code = whole(o, "exit_code");
+    world *w = find_world(s, whole(letter, "world"));
+    json_t *o = json_object_get(letter, "what");
+    const char *event = json_string_value(json_object_get(o, "event"));
+    int code = whole(o, "exit_code"), rank = whole(letter, "rank");
 
-    if (!event) {
-        keep(s, line);
-        json_decref(o);
+    if (!w || !event || rank < 0 || rank >= w->members) return;
+    if (!strcmp(event, "found")) {
+        hear_found(s, w, o);
         return;
     }
-    if (!strcmp(event, "start") && run && !*s->run) snprintf(s->run, sizeof s->run, "%s", run);
-    add_news(s, (tt_news){.kind = TT_NEWS_LINE, .line = o, .cause = {.world = w->id}});
-    if (!strcmp(event, "end"))
+    if (!strcmp(event, "epoch")) {
+        hear_epoch(s, w, o);
+        return;
+    }
+    if (!strcmp(event, "start")) s->began = true;
+    if (!strcmp(event, "end") && w->killed) return; /* it was too late */
+    add_news(s, (tt_news){.kind = TT_NEWS_LINE,
+                          .line = json_incref(o),
+                          .cause = {.world = w->id, .rank = rank}});
+    if (!strcmp(event, "end")) {
+        record_told(s, true);
         take_event(s, (tt_event){.kind = TT_EV_RESULT, .world = w->id, .code = code});
+    }
     if (!strcmp(event, "error"))
         take_event(s, (tt_event){.kind = TT_EV_TROUBLE,
                                  .world = w->id,
-                                 .rank = json_object_get(o, "rank") ? whole(o, "rank") : -1,
+                                 .rank = rank,
                                  .code = code,
                                  .fatal = is_fatal(code)});
 }
 
-static void drain(tt_supervisor *s, world *w, stream *f, int fd, bool words)
+static void hear_dying(tt_supervisor *s, const json_t *o)
+{
+    world *w = find_world(s, whole(o, "world"));
+    int rank = whole(o, "rank");
+
+    if (w && w->member && rank >= 0 && rank < w->members) w->member[rank].dead = true;
+}
+
+/* What a launcher or worker prints: warnings are passed on, the rest is kept. */
+static void hear_line(tt_supervisor *s, const char *line)
+{
+    char *text;
+
+    if (strncmp(line, "tutti: warning: ", 16)) {
+        keep(s, line);
+        return;
+    }
+    if (!(text = strdup(line))) tt_mem_out(strlen(line));
+    add_news(s, (tt_news){.kind = TT_NEWS_TEXT, .text = text});
+}
+
+static void drain(tt_supervisor *s, stream *f, int fd)
 {
     ssize_t n = 0;
 
@@ -420,10 +641,7 @@ static void drain(tt_supervisor *s, world *w, stream *f, int fd, bool words)
         while ((end = strchr(from, '\n'))) {
             *end = 0;
             if (end > from && end[-1] == '\r') end[-1] = 0;
-            if (words)
-                hear_line(s, w, from);
-            else
-                keep(s, from);
+            hear_line(s, from);
             from = end + 1;
         }
         f->used -= (size_t)(from - f->text);
@@ -433,22 +651,47 @@ static void drain(tt_supervisor *s, world *w, stream *f, int fd, bool words)
     f->ended = f->ended || n == 0;
 }
 
-static void look_at_world(tt_supervisor *s, world *w)
+/* Its last words were heard before: they were out when it ended. */
+static void see_dead(tt_supervisor *s, world *w)
 {
-    int id = w->id, code;
+    int id = w->id;
 
-    drain(s, w, &w->out, w->launch.out, true);
-    drain(s, w, &w->err, w->launch.err, false);
-    for (int i = 0; i < w->members; i++) {
-        struct pollfd p = {.fd = w->member[i].pidfd, .events = POLLIN};
+    for (int i = 0; i < w->members && w->id == id && w->member; i++) {
+        member *m = &w->member[i];
+        struct pollfd p = {.fd = m->pidfd, .events = POLLIN};
         if (p.fd < 0 || poll(&p, 1, 0) <= 0) continue;
         close(p.fd);
-        w->member[i].pidfd = -1;
-        take_event(s, (tt_event){.kind = TT_EV_DEAD, .world = id, .rank = i, .code = -1});
+        m->pidfd = -1;
+        m->dead = true;
+        take_event(s, (tt_event){.kind = TT_EV_DEAD,
+                                 .world = id,
+                                 .rank = i,
+                                 .code = m->phase == TT_PHASE_END ? 0 : -1});
     }
-    if (!tt_launch_ended(&w->launch, &code)) return;
-    drain(s, w, &w->out, w->launch.out, true);
-    drain(s, w, &w->err, w->launch.err, false);
+}
+
+static void look_at_world(tt_supervisor *s, world *w)
+{
+    int id = w->id;
+
+    if (w->kill_at > 0 && tt_clock_s() >= w->kill_at) kill_world(s, w);
+    if (!w->launched) {
+        if (!w->killed) return;
+        forget_world(w);
+        take_event(s, (tt_event){.kind = TT_EV_GONE, .world = id});
+        return;
+    }
+    if (!w->left) {
+        drain(s, &w->out, w->launch.out);
+        drain(s, &w->err, w->launch.err);
+        if (!tt_launch_ended(&w->launch, &w->code)) return;
+        drain(s, &w->out, w->launch.out);
+        drain(s, &w->err, w->launch.err);
+        w->left = true;
+        if (!w->killed) kill_world(s, w); /* whatever is left of it elsewhere */
+    }
+    if (!all_gone(w)) return;
+    int code = w->code;
     forget_world(w);
     take_event(s, (tt_event){.kind = TT_EV_GONE, .world = id, .code = code});
 }
@@ -459,8 +702,16 @@ static void hear_letters(tt_supervisor *s)
     tt_hub_from from;
     json_t *o;
 
+    tt_hub_turn(s->o.hub);
     while ((o = tt_hub_next(s->o.hub, &from, &word))) {
-        if (!strcmp(word, "beat")) hear_beat(s, from, o);
+        if (!strcmp(word, "beat"))
+            hear_beat(s, from, o);
+        else if (!strcmp(word, "tell"))
+            hear_told(s, o);
+        else if (!strcmp(word, "dying"))
+            hear_dying(s, o);
+        else
+            add_news(s, (tt_news){.kind = TT_NEWS_LETTER, .line = json_incref(o), .from = from});
         json_decref(o);
     }
 }
@@ -471,7 +722,7 @@ static int list_polls(const tt_supervisor *s, struct pollfd *p)
 
     for (int i = 0; i < TT_WORLDS_MOST; i++) {
         const world *w = &s->world[i];
-        if (!w->id) continue;
+        if (!w->id || !w->launched) continue;
         const int fds[] = {w->out.ended ? -1 : w->launch.out, w->err.ended ? -1 : w->launch.err,
                            w->keeper};
         for (int k = 0; k < 3 && n < POLLS; k++)
@@ -484,20 +735,44 @@ static int list_polls(const tt_supervisor *s, struct pollfd *p)
 
 /* ---- calls ---- */
 
+/* In answer to beats: a worker that we do not hear is not to take our word for life. */
+static void say_alive(tt_supervisor *s, double now)
+{
+    for (int i = 0; i < TT_WORLDS_MOST; i++)
+        for (int r = 0; r < s->world[i].members && s->world[i].member; r++) {
+            const member *m = &s->world[i].member[r];
+            if (m->pid && !m->here && !m->dead && !s->world[i].killed && now - m->heard < ALIVE_S)
+                tt_hub_say(s->o.hub, m->from, json_pack("{s:s}", "say", "alive"));
+        }
+}
+
 void tt_supervisor_turn(tt_supervisor *s, int ms)
 {
     struct pollfd p[POLLS];
+    bool dead[TT_WORLDS_MOST] = {false};
     double now;
 
-    poll(p, (nfds_t)list_polls(s, p), s->first < s->end ? 0 : ms < TURN_MS ? ms : TURN_MS);
     hear_letters(s);
+    poll(p, (nfds_t)list_polls(s, p), s->first < s->end ? 0 : ms < TURN_MS ? ms : TURN_MS);
+    for (int i = 0; i < TT_WORLDS_MOST; i++)
+        for (int r = 0; s->world[i].member && r < s->world[i].members; r++) {
+            struct pollfd d = {.fd = s->world[i].member[r].pidfd, .events = POLLIN};
+            dead[i] |= d.fd >= 0 && poll(&d, 1, 0) > 0;
+        }
+    hear_letters(s);
+    for (int i = 0; i < TT_WORLDS_MOST; i++)
+        if (dead[i]) see_dead(s, &s->world[i]);
     for (int i = 0; i < TT_WORLDS_MOST; i++)
         if (s->world[i].id) look_at_world(s, &s->world[i]);
     take_event(s, (tt_event){.kind = TT_EV_TICK});
-    if ((now = tt_clock_s()) - s->told < ALIVE_S) return;
-    s->told = now;
-    for (int i = 0; i < TT_WORLDS_MOST; i++)
-        if (s->world[i].id) say_to_all(s, &s->world[i], "alive", 0);
+    launch_started(s);
+    if ((now = tt_clock_s()) - s->told >= ALIVE_S) {
+        s->told = now;
+        say_alive(s, now);
+    }
+    if (now - s->recorded < TOLD_S) return;
+    s->recorded = now;
+    record_told(s, false);
 }
 
 void tt_supervisor_want(tt_supervisor *s, int least, int most)
@@ -505,14 +780,19 @@ void tt_supervisor_want(tt_supervisor *s, int least, int most)
     take_event(s, (tt_event){.kind = TT_EV_WANT, .least = least, .most = most});
 }
 
+void tt_supervisor_threads(tt_supervisor *s, int threads)
+{
+    s->threads = threads;
+}
+
 void tt_supervisor_stop(tt_supervisor *s, int code)
 {
     take_event(s, (tt_event){.kind = TT_EV_STOP, .code = code});
 }
 
-void tt_supervisor_quit(tt_supervisor *s)
+void tt_supervisor_quit(tt_supervisor *s, int code)
 {
-    take_event(s, (tt_event){.kind = TT_EV_QUIT});
+    take_event(s, (tt_event){.kind = TT_EV_QUIT, .code = code});
 }
 
 tt_policy_view tt_supervisor_look(const tt_supervisor *s)
@@ -520,25 +800,57 @@ tt_policy_view tt_supervisor_look(const tt_supervisor *s)
     return tt_policy_look(s->policy);
 }
 
+void tt_supervisor_answer(tt_supervisor *s, tt_hub_from to, json_t *o)
+{
+    tt_hub_say(s->o.hub, to, o);
+}
+
+int tt_supervisor_workers(const tt_supervisor *s, tt_worker *out, int room)
+{
+    const world *w = active_world((tt_supervisor *)(uintptr_t)s);
+    const tt_member *m;
+    int count = w && w->member ? tt_policy_members(s->policy, w->id, &m) : 0;
+
+    for (int i = 0; i < count && i < room; i++)
+        out[i] = (tt_worker){host_name(s, m[i].host), w->member[i].pid, w->member[i].phase,
+                             w->member[i].step};
+    return count;
+}
+
+void tt_supervisor_host(tt_supervisor *s, const char *name, int slots)
+{
+    int at = 0;
+
+    if (!name) name = s->host;
+    while (at < s->places && strcmp(s->place[at].name, name)) at++;
+    if (at == s->places) {
+        s->place = realloc(s->place, (size_t)(at + 1) * sizeof *s->place);
+        if (!s->place) tt_mem_out(sizeof *s->place);
+        s->place[s->places++] = (place){.here = !strcmp(name, s->host) || tt_host_is_here(name)};
+        snprintf(s->place[at].name, sizeof s->place[at].name, "%s", name);
+    }
+    take_event(s, (tt_event){.kind = TT_EV_HOST, .host = at, .slots = slots});
+}
+
 tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
 {
     tt_supervisor *s = calloc(1, sizeof *s);
-    int hosts = o->hosts ? o->hosts->count : 0;
+    tt_policy_opts p = o->policy;
+    tt_err err;
 
+    *out = NULL;
     if (!s) tt_mem_out(sizeof *s);
     s->o = *o;
+    s->book.fd = -1;
     for (int i = 0; i < TT_WORLDS_MOST; i++) s->world[i].keeper = -1;
     gethostname(s->host, sizeof s->host - 1);
-    s->policy = tt_policy_open(&o->policy);
+    if ((err = tt_book_open(o->run, &s->book))) {
+        tt_supervisor_close(s);
+        return err;
+    }
+    p.generation = s->book.generation;
+    s->policy = tt_policy_open(&p);
     *out = s;
-    for (int i = 0; i < hosts; i++)
-        take_event(s, (tt_event){.kind = TT_EV_HOST,
-                                 .host = i,
-                                 .slots = o->hosts->host[i].slots ? o->hosts->host[i].slots : 1});
-    if (!hosts)
-        take_event(
-            s,
-            (tt_event){.kind = TT_EV_HOST, .host = 0, .slots = o->policy.most + o->policy.spares});
     return TT_OK;
 }
 
@@ -547,13 +859,15 @@ void tt_supervisor_close(tt_supervisor *s)
     if (!s) return;
     for (int i = 0; i < TT_WORLDS_MOST; i++)
         if (s->world[i].id) {
-            kill_world(&s->world[i]);
+            kill_world(s, &s->world[i]);
             forget_world(&s->world[i]);
         }
-    tt_policy_close(s->policy);
+    if (s->policy) tt_policy_close(s->policy);
+    tt_book_close(&s->book);
     while (s->first < s->end) free_news(&s->news[s->first++]);
     free_news(&s->held);
     free(s->news);
+    free(s->place);
     for (int i = 0; i < s->kept_count; i++) free(s->kept[i]);
     free(s);
 }

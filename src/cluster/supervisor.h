@@ -1,7 +1,9 @@
 /* supervisor: carries out what the policy decides. It starts worlds, hears their workers, sees them
- * die, ends them for certain, and hands on what they say; what is to be done it asks the policy.
+ * die, ends them for certain, keeps the run's ledger, and hands on what they say; what is to be done
+ * it asks the policy.
  *
- *   tt_supervisor_open -> [tt_supervisor_turn -> tt_supervisor_take ...] ... -> close
+ *   tt_supervisor_open -> tt_supervisor_host ... -> [tt_supervisor_turn -> tt_supervisor_take ...]
+ *   ... -> tt_supervisor_close
  *
  * It shows nothing: what happens comes out as news, for whoever has a screen. */
 #ifndef TT_SUPERVISOR_H
@@ -11,34 +13,42 @@
 #include "cluster/policy.h"
 
 typedef struct tt_supervisor_opts {
-    const tt_hosts *hosts; /* with their slots; NULL or count 0: this host, `policy.most` slots */
-    tt_policy_opts policy;
-    /* The worker's command, ended by NULL. The first world has `argv`; when it has told of its run
-     * folder, those after it have `next` with that folder behind it. */
+    tt_policy_opts policy; /* but for `generation`, which is the run's */
+    const char *run;       /* its folder, which is there already                               */
+    /* The worker's command, ended by NULL: for the first world, and for those after a world has
+     * told of its start, when the run folder has the job as it was resolved. */
     const char *const *argv, *const *next;
     const char *launched_by; /* for the banner: "-n 4" */
-    const char *folder; /* of mode 0700, for sockets and files of launchers                   */
-    tt_hub *hub;        /* in that folder; how workers and agents reach us                    */
-    bool agents;        /* other hosts are reached by their agents, not by a remote shell     */
-    const char *far;    /* where workers on other hosts reach the hub; NULL: they do not      */
+    const char *folder;      /* of mode 0700, for sockets and files of launchers               */
+    tt_hub *hub;             /* in that folder; how workers and agents reach us                */
+    bool agents;             /* other hosts are reached by their agents, not by a remote shell */
+    const char *far;         /* where workers on other hosts reach the hub; NULL: they do not  */
+    const char *rooms;       /* see tt_launch_opts                                             */
 } tt_supervisor_opts;
 
 typedef struct tt_supervisor tt_supervisor;
+/* TT_EFORMAT: the ledger of the run is damaged. What the options point to is borrowed. */
 tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out);
+/* A host has so many slots from now on; 0: it is gone. NULL: this host. */
+void tt_supervisor_host(tt_supervisor *s, const char *name, int slots);
 
-/* What has happened since the last turn; waits up to `ms` for something. Never longer than 50 ms.
+/* What has happened since the last turn; waits up to `ms` for something, but never longer than 50.
  */
 void tt_supervisor_turn(tt_supervisor *s, int ms);
 void tt_supervisor_want(tt_supervisor *s, int least, int most);
+void tt_supervisor_threads(tt_supervisor *s, int threads); /* of workers from now on; 0: auto */
 void tt_supervisor_stop(tt_supervisor *s, int code); /* save, and end with this exit code */
-void tt_supervisor_quit(tt_supervisor *s);           /* end */
+void tt_supervisor_quit(tt_supervisor *s, int code); /* end */
 
 typedef enum tt_news_kind {
     TT_NEWS_NONE,
-    TT_NEWS_LINE,  /* an object that a worker of the active world told: see `line`       */
-    TT_NEWS_CAUSE, /* why a world ends, a slot is left out, it waits: see `text`, `cause` */
-    TT_NEWS_GO,    /* a world goes on: cause.world, cause.generation; code: its workers  */
-    TT_NEWS_EXIT,  /* all is over: code                                                  */
+    TT_NEWS_LINE,   /* an object that a worker of the active world told: see `line`        */
+    TT_NEWS_TEXT,   /* a warning of a worker: `text`                                       */
+    TT_NEWS_CAUSE,  /* why a world ends, a slot is left out, it waits: see `text`, `cause` */
+    TT_NEWS_GO,     /* a world goes on: cause.world, cause.generation; code: its workers   */
+    TT_NEWS_AGAIN,  /* the first step after a failure is committed: `seconds` after it was seen */
+    TT_NEWS_LETTER, /* from another command of ours: `line`; tt_supervisor_answer           */
+    TT_NEWS_EXIT,   /* all is over: code, cause                                            */
 } tt_news_kind;
 typedef struct tt_news {
     tt_news_kind kind;
@@ -46,12 +56,23 @@ typedef struct tt_news {
     const char *text; /* a sentence for people */
     tt_cause cause;
     int code;
+    double seconds;
+    tt_hub_from from;
 } tt_news;
 bool tt_supervisor_take(tt_supervisor *s, tt_news *out);
+void tt_supervisor_answer(tt_supervisor *s, tt_hub_from to, json_t *o); /* takes the reference */
 /* The last lines that the workers and launcher of a world printed and that were no news; oldest
  * first. For worlds that ended without a word. */
 int tt_supervisor_said(const tt_supervisor *s, const char *const **lines);
 tt_policy_view tt_supervisor_look(const tt_supervisor *s);
+/* The members of the active world, for display: name of the host and process by rank; how many. */
+typedef struct tt_worker {
+    const char *host;
+    int pid;
+    tt_phase phase;
+    int64_t step;
+} tt_worker;
+int tt_supervisor_workers(const tt_supervisor *s, tt_worker *out, int room);
 void tt_supervisor_close(tt_supervisor *s); /* ends what is left; accepts NULL */
 
 #endif

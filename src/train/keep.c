@@ -564,6 +564,13 @@ tt_label keep_label(const tt_trainer *t)
     return t->keep ? t->keep->label : (tt_label){0};
 }
 
+bool tt_train_kept(const tt_trainer *t)
+{
+    bool parts = t->plan.aggregate == TT_SHARD || t->plan.aggregate == TT_CHIEF;
+
+    return t->keep && !(parts && t->world->host_count > 1);
+}
+
 void keep_close(tt_trainer *t, bool remove)
 {
     keep *k = t->keep;

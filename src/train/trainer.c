@@ -9,7 +9,7 @@
 /* ---- The step ---- */
 
 /* What the clock or a user decides, rank 0 decides before a step, and all do after it. */
-enum { ORDER_STOP = 1, ORDER_VALIDATE = 2, ORDER_SAVE = 4 };
+enum { ORDER_STOP = 1, ORDER_VALIDATE = 2, ORDER_SAVE = 4, ORDER_LEAVE = 8 };
 
 static bool time_is_up(const cadence *c, double since)
 {
@@ -18,7 +18,7 @@ static bool time_is_up(const cadence *c, double since)
 
 static int give_order(const tt_trainer *t)
 {
-    return (t->asked ? ORDER_STOP : 0) |
+    return (t->asked ? ORDER_STOP : 0) | (t->asked_leave ? ORDER_LEAVE : 0) |
            (time_is_up(&t->conf.validate, t->last_validate) ? ORDER_VALIDATE : 0) |
            (time_is_up(&t->save.every, t->last_save) ? ORDER_SAVE : 0);
 }
@@ -158,6 +158,7 @@ static tt_err after_step(tt_trainer *t)
 
     if (last) p->end = "done";
     p->stopped = t->stats.order & ORDER_STOP;
+    p->left = !p->stopped && t->stats.order & ORDER_LEAVE;
     if (due(&t->conf.validate, t->step, t->stats.order & ORDER_VALIDATE) ||
         (last && !is_never(&t->conf.validate))) {
         if (has_val && (err = validate(t))) return err;
@@ -285,6 +286,11 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 void tt_train_ask_stop(tt_trainer *t)
 {
     t->asked = true;
+}
+
+void tt_train_ask_leave(tt_trainer *t)
+{
+    t->asked_leave = true;
 }
 
 tt_err tt_train_compare(tt_trainer *t)

@@ -1,0 +1,87 @@
+/* book: what must outlive a supervisor: the generation, and the ledger of the run.
+ *
+ * Both are in the run folder. The generation is safe on disk before a world gets it; a line of the
+ * ledger is, before the world it is about writes anything. A disk that fails does not end a
+ * training: the judge goes on in memory, and the trouble is told once. */
+#include "inner.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void lament(tt_book *b)
+{
+    if (!b->troubled)
+        tt_warn("%s; the training goes on, but another supervisor would not know of it",
+                tt_message());
+    b->troubled = true;
+}
+
+tt_err tt_book_open(const char *run, tt_book *out)
+{
+    char path[4200];
+    tt_bytes text = {0};
+    tt_err err = TT_OK;
+
+    *out = (tt_book){.fd = -1};
+    snprintf(out->run, sizeof out->run, "%s", run);
+    snprintf(path, sizeof path, "%s/generation", run);
+    if (tt_file_exists(path)) {
+        if ((err = tt_file_read(path, 64, &text))) return err;
+        out->generation = text.size ? atoi((const char *)text.data) : 0;
+        tt_file_release(&text);
+    }
+    snprintf(path, sizeof path, "%s/ledger.jsonl", run);
+    if (tt_file_exists(path)) {
+        if ((err = tt_file_read(path, 0, &text))) return err;
+        err = tt_ledger_read(&out->ledger, (const char *)text.data, text.size);
+        tt_file_release(&text);
+        if (err) return tt_context(err, "%s", path);
+    }
+    if ((int)out->ledger.generation > out->generation) out->generation = (int)out->ledger.generation;
+    out->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (out->fd < 0) {
+        tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
+        lament(out);
+    } else { /* a torn last line never counted: the next begins a line of its own */
+        char last = '\n';
+        off_t end = lseek(out->fd, 0, SEEK_END);
+        if (end > 0 && pread(out->fd, &last, 1, end - 1) == 1 && last != '\n')
+            (void)!write(out->fd, "\n", 1);
+    }
+    return TT_OK;
+}
+
+void tt_book_persist(tt_book *b, int generation)
+{
+    char path[4200], text[32];
+
+    b->generation = generation;
+    snprintf(path, sizeof path, "%s/generation", b->run);
+    snprintf(text, sizeof text, "%d\n", generation);
+    if (tt_file_write(path, text, strlen(text))) lament(b);
+}
+
+const char *tt_book_record(tt_book *b, const tt_record *r, bool safe)
+{
+    const char *wrong = tt_ledger_take(&b->ledger, r);
+    tt_str line = {0};
+
+    tt_record_print(r, &line);
+    if (b->fd >= 0 && (write(b->fd, line.data, line.size) != (ssize_t)line.size ||
+                       (safe && fdatasync(b->fd)))) {
+        tt_fail(TT_EIO, "write %s/ledger.jsonl: %s", b->run, strerror(errno));
+        lament(b);
+    }
+    tt_str_free(&line);
+    return wrong;
+}
+
+void tt_book_close(tt_book *b)
+{
+    if (b->fd >= 0) close(b->fd);
+    b->fd = -1;
+}
