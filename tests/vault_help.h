@@ -118,6 +118,7 @@ static inline void commit(tt_vault *v, int64_t step)
     tt_vault_commit(v, &w);
 }
 
+/* -1: nothing there. before -2: whatever it is. */
 static inline void expect_halves(const tt_vault *v, int64_t now, int64_t before)
 {
     int c = tt_vault_current(v);
@@ -131,6 +132,7 @@ static inline void expect_halves(const tt_vault *v, int64_t now, int64_t before)
     EXPECT(c == 0 || c == 1);
     EXPECT(is_described(tt_vault_look(v, c), now));
     EXPECT(is_whole(tt_vault_data(v, c), now));
+    if (before < -1) return;
     EXPECT_INT(before, tt_vault_look(v, !c)->label.step);
     if (before < 0) return;
     EXPECT(is_described(tt_vault_look(v, !c), before));

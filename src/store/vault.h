@@ -122,7 +122,7 @@ tt_err tt_vault_remove(const char *folder);
 typedef struct tt_vault_left {
     char folder[4096], run[4096]; /* run: as given to tt_vault_folder; empty if unknown */
     uint64_t bytes;
-    double changed; /* when a slot was last taken or made, seconds since 1970 */
+    double changed; /* when a slot was last made, prepared or taken, seconds since 1970 */
 } tt_vault_left;
 tt_err tt_vault_leftovers(const char *spare, tt_vault_left **out, int *count);
 
