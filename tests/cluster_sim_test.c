@@ -75,7 +75,7 @@ static const struct {
     {PLANT_UNDO_KEPT, "what was undone still counts", 0},
     {PLANT_UNCOUNTED, "begin does not count", 0},
     {PLANT_COUNT_FIRST, "begin counts before it marks the half", 0},
-    {PLANT_NOTE_IN_PLACE, "a note is written over the one in use", 0},
+    {PLANT_NOTE_IN_PLACE, "a note is written over the one in use", 2000},
     {PLANT_INCOMPLETE, "an incomplete set of parts is taken", 2000},
     {PLANT_NO_VOTE, "a replica that differs is taken", 2000},
     {PLANT_TOLD_IGNORED, "an old copy is taken without a word", 20000},

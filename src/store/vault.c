@@ -45,7 +45,7 @@ enum { RESERVE = 16 << 20, SHORT_NS = 200 * 1000, LONG_NS = 2 * 1000 * 1000 };
 /* What is asked for, and where. */
 typedef struct slot {
     char *folder;
-    int dir, number; /* dir: open while it is prepared or taken */
+    int dir, number; /* dir: open while that goes on */
     char name[VAULT_NAME], fresh[VAULT_NAME];
     uint64_t key, bytes, size;
     double wait_s, until_s;

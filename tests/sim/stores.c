@@ -40,7 +40,7 @@ static void put(uint64_t *where, uint64_t value)
 
 /* ---- what is done ---- */
 
-static void put_note(int half, uint64_t note)
+static void do_note(int half, uint64_t note)
 {
     uint64_t *to = L.now.note[half][tt_commit_spare(&L.now.head, half)];
 
@@ -62,7 +62,7 @@ static void do_commit(tt_label label, uint64_t v)
     put(&L.now.bytes[half][1], 0);
     put(&L.now.bytes[half][0], v);
     put(&L.now.bytes[half][1], tt_mix(v));
-    put_note(half, L.current.note);
+    do_note(half, L.current.note);
     tt_commit_describe(&L.now.head, half, &what);
     tt_commit_flip(&L.now.head, half);
     L.before = older(label, was.label) ? (state){0} : was;
@@ -84,7 +84,7 @@ static void do_amend(void)
     L.now.was = L.current;
     L.current.note = ++L.made;
     L.now.will = L.current;
-    put_note(tt_commit_current(&L.now.head), L.current.note);
+    do_note(tt_commit_current(&L.now.head), L.current.note);
 }
 
 /* What a slot may go through: steps, above all, the same one again after it was taken back, another
