@@ -32,10 +32,10 @@ TT_TEST(vault, all_slots_are_listed_in_order)
     EXPECT(list[1].bytes == HALF && list[2].bytes == 100);
     EXPECT(list[0].current == tt_vault_current(w) && list[2].current == -1);
     EXPECT(is_described(&list[0].half[list[0].current], 10));
-    EXPECT_INT(-1, list[0].half[!list[0].current].step);
+    EXPECT_INT(-1, list[0].half[!list[0].current].label.step);
     EXPECT(is_described(&list[1].half[list[1].current], 8));
     EXPECT(is_described(&list[1].half[!list[1].current], 7));
-    EXPECT(list[2].half[0].step == -1 && list[2].half[1].step == -1);
+    EXPECT(list[2].half[0].label.step == -1 && list[2].half[1].label.step == -1);
     free(list);
     tt_vault_close(v);
     tt_vault_close(w);
@@ -64,11 +64,13 @@ static const struct {
     {offsetof(vault_head, bytes), UINT64_MAX},
     {offsetof(vault_head, bytes), (uint64_t)1 << 62},
     {offsetof(vault_head, bytes), HALF + VAULT_PAGE},
-    {offsetof(vault_head, word), (9 + 1) << 1},
-    {offsetof(vault_head, word), UINT64_MAX},
-    {offsetof(vault_head, before), 1},
-    {offsetof(vault_head, before), (8 + 1) << 1},
-    {offsetof(vault_head, half) + offsetof(tt_vault_half, note_size), TT_VAULT_NOTE + 1},
+    {offsetof(vault_head, commit.word), (9 + 1) << 1},
+    {offsetof(vault_head, commit.word), 0 | 1},
+    {offsetof(vault_head, commit.word), UINT64_MAX},
+    {offsetof(vault_head, commit.half[0].next), 0},
+    {offsetof(vault_head, commit.half[0].next), 8 + 1},
+    {offsetof(vault_head, note[0][0]), TT_VAULT_NOTE + 1},
+    {offsetof(vault_head, note[1][1]), UINT32_MAX},
 };
 
 enum { BAD = TT_COUNT(bad), GOOD = 50, SHORT, TINY, EMPTY, LONG, HOLES, PIPE, LINK, NOISE, END };
@@ -206,7 +208,8 @@ TT_TEST(vault, what_is_read_of_a_busy_slot_is_of_one_moment)
         EXPECT_OK(tt_vault_list(p.folder, &list, &count));
         EXPECT_INT(1, count);
         EXPECT(list->taken && list->current >= 0);
-        int64_t now = list->half[list->current].step, before = list->half[!list->current].step;
+        int64_t now = list->half[list->current].label.step,
+                before = list->half[!list->current].label.step;
         EXPECT(is_described(&list->half[list->current], now));
         EXPECT(before == -1 ||
                (before == now - 1 && is_described(&list->half[!list->current], before)));

@@ -1,4 +1,4 @@
-/* vault: a slot, from taking it to leaving it. vault_inner.h has the file and its states.
+/* vault: a slot, from taking it to leaving it. vault_inner.h has the file, commit.h its states.
  *
  * Who may do what to the files of a slot, so that no two processes ever have one:
  *
@@ -11,9 +11,13 @@
  *   (3) No file is cut or made longer once it has the name: others may have it mapped. One that
  *       does not fit loses its name, and lives until the last of them is gone.
  *
- * The mapping is made from the descriptor that is locked, so it holds the lock as well: the kernel
- * cannot drop that before the last page of the mapping is gone. A fork would share both with the
- * child, which might outlive us: it gets neither. */
+ * The mapping is made from the descriptor that is locked, then or later, so it holds the lock as
+ * well: the kernel cannot drop that before the last page of the mapping is gone. A fork would share
+ * both with the child, which might outlive us: it gets neither.
+ *
+ * To prepare is all that needs no lock: to map the file that has the name and to fill the page
+ * tables, which changes nothing in it. If it has lost the name when its lock is there, this was in
+ * vain. */
 #define _GNU_SOURCE
 #include "vault_inner.h"
 
@@ -38,25 +42,26 @@
  * shorter. */
 enum { RESERVE = 16 << 20, SHORT_NS = 200 * 1000, LONG_NS = 2 * 1000 * 1000 };
 
-struct tt_vault {
-    int lock, fd;     /* the file twice: the second without the lock, for others */
-    vault_head *head; /* the mapping of it all; NULL in the child of a fork      */
-    size_t size, room;
-    bool in_memory; /* or on a disk */
-    uint64_t word;
-    int next; /* the half that was begun; -1: none */
-    tt_vault_half half[2];
-    tt_vault *other; /* the list of what is open in this process */
-};
-
 /* What is asked for, and where. */
 typedef struct slot {
-    const char *folder;
-    int dir, number;
+    char *folder;
+    int dir, number; /* dir: open while that goes on */
     char name[VAULT_NAME], fresh[VAULT_NAME];
     uint64_t key, bytes, size;
     double wait_s, until_s;
 } slot;
+
+struct tt_vault {
+    slot slot;
+    int lock, fd;     /* the file twice: the second without the lock, for others */
+    vault_head *head; /* the mapping of it all; NULL in the child of a fork      */
+    size_t room;
+    bool in_memory;      /* or on a disk */
+    bool ours;           /* its lock is  */
+    int next;            /* the half that was begun; -1: none */
+    tt_vault_half *half; /* (2) what look tells */
+    tt_vault *other;     /* the list of all there are in this process */
+};
 
 /* ---- forks ---- */
 
@@ -78,6 +83,7 @@ static void in_child(void)
         close(v->lock); /* the parent's lock stays: this was one more reference to it */
         v->lock = -1;
         v->head = NULL; /* MADV_DONTFORK */
+        v->ours = false;
     }
     after_fork();
 }
@@ -109,6 +115,21 @@ static void list_drop(const tt_vault *v)
     pthread_mutex_unlock(&list_lock);
 }
 
+/* Opens a file as the one to be locked; not while another thread forks, whose child would keep a
+ * descriptor that nobody knows of. -1 and errno. */
+static int open_listed(tt_vault *v, const char *name, int flags)
+{
+    struct stat st;
+    int why;
+
+    pthread_mutex_lock(&list_lock);
+    v->lock = tt_vault_openat(v->slot.dir, name, O_RDWR | flags, &st);
+    why = errno;
+    pthread_mutex_unlock(&list_lock);
+    errno = why;
+    return v->lock;
+}
+
 /* ---- locks ---- */
 
 bool tt_vault_lock(int fd, int kind, double until_s)
@@ -136,13 +157,16 @@ char *tt_vault_holder(int fd, char *buf, size_t size)
     return buf;
 }
 
-static tt_err taken(const slot *s, int fd)
+static tt_err not_locked(const tt_vault *v, int why)
 {
+    const slot *s = &v->slot;
     char who[64];
 
+    if (why != EWOULDBLOCK)
+        return tt_fail(TT_EIO, "lock slot %d of %s: %s", s->number, s->folder, strerror(why));
     return tt_fail(TT_EPEER,
                    "slot %d of %s: %s still has it after %.1f s: wait for it to end, or end it",
-                   s->number, s->folder, tt_vault_holder(fd, who, sizeof who), s->wait_s);
+                   s->number, s->folder, tt_vault_holder(v->lock, who, sizeof who), s->wait_s);
 }
 
 bool tt_vault_is_named(int dir, const char *name, int fd)
@@ -167,48 +191,66 @@ static tt_err no_room(const slot *s, int why)
                    strerror(why));
 }
 
-/* Opens a file of the slot and takes its lock. *fd -1: there is none by that name. What is no
- * regular file is none of ours and goes. */
-static tt_err lock_name(const slot *s, const char *name, int flags, int *fd)
+/* Gives up the file, as if it had not been opened. */
+static void unmap(tt_vault *v)
 {
-    struct stat st;
+    void *map = v->head;
+
+    pthread_mutex_lock(&list_lock);
+    v->head = NULL;
+    if (v->lock >= 0) close(v->lock);
+    v->lock = -1;
+    pthread_mutex_unlock(&list_lock);
+    if (map) munmap(map, v->slot.size);
+}
+
+/* Opens a file of the slot and takes its lock. v->lock is -1 if there is none by that name. What is
+ * no regular file is none of ours and goes. */
+static tt_err lock_name(tt_vault *v, const char *name, int flags)
+{
+    const slot *s = &v->slot;
     tt_err err;
 
     for (;;) {
-        *fd = tt_vault_openat(s->dir, name, O_RDWR | flags, &st);
-        if (*fd < 0 && errno == ENOENT && !(flags & O_CREAT)) return TT_OK;
-        if (*fd < 0) {
+        if (open_listed(v, name, flags) < 0) {
             int why = errno;
             bool odd = why == EINVAL || why == ELOOP || why == ENXIO;
+            if (why == ENOENT && !(flags & O_CREAT)) return TT_OK;
             if (odd && (!unlinkat(s->dir, name, 0) || errno == ENOENT)) continue;
             return why == ENOENT ? tt_fail(TT_EIO, "the folder %s was removed", s->folder)
                                  : no_room(s, why);
         }
-        if (!tt_vault_lock(*fd, LOCK_EX, s->until_s)) {
-            err = errno == EWOULDBLOCK ? taken(s, *fd)
-                                       : tt_fail(TT_EIO, "lock slot %d of %s: %s", s->number,
-                                                 s->folder, strerror(errno));
-            break;
+        if (!tt_vault_lock(v->lock, LOCK_EX, s->until_s)) {
+            err = not_locked(v, errno);
+            unmap(v);
+            return err;
         }
-        if (tt_vault_is_named(s->dir, name, *fd)) return TT_OK; /* keeps (1) */
-        close(*fd);
+        if (tt_vault_is_named(s->dir, name, v->lock)) return TT_OK; /* keeps (1) */
+        unmap(v);
     }
-    close(*fd);
-    *fd = -1;
-    return err;
 }
 
 /* ---- memory ---- */
 
-static tt_err map_file(const slot *s, tt_vault *v)
+static tt_err map_file(tt_vault *v)
 {
-    void *p = mmap(NULL, v->size, PROT_READ | PROT_WRITE, MAP_SHARED, v->lock, 0);
+    const slot *s = &v->slot;
+    void *p;
+    int why = 0;
 
-    if (p == MAP_FAILED) return no_room(s, errno);
-    v->head = p;
-    if (madvise(p, v->size, MADV_DONTFORK))
-        return tt_fail(TT_EIO, "map slot %d of %s: %s", s->number, s->folder, strerror(errno));
-    madvise(p, v->size, MADV_HUGEPAGE); /* where the file system has them: tmpfs with huge=advise */
+    pthread_mutex_lock(&list_lock); /* no fork between the two */
+    p = mmap(NULL, s->size, PROT_READ | PROT_WRITE, MAP_SHARED, v->lock, 0);
+    if (p == MAP_FAILED) {
+        why = errno;
+    } else if (madvise(p, s->size, MADV_DONTFORK)) {
+        why = errno;
+        munmap(p, s->size);
+    } else {
+        v->head = p;
+    }
+    pthread_mutex_unlock(&list_lock);
+    if (why) return no_room(s, why);
+    madvise(p, s->size, MADV_HUGEPAGE); /* where the file system has them: tmpfs, huge=advise */
     return TT_OK;
 }
 
@@ -221,8 +263,9 @@ static void populate(tt_vault *v, size_t at, size_t n)
 /* All of the file's memory, so that no store can find that there is none. Through the mapping
  * first: only so may pages be huge, and it is one pass instead of two. Its failures are left to
  * fallocate to tell. */
-static tt_err reserve(const slot *s, tt_vault *v)
+static tt_err reserve(tt_vault *v)
 {
+    const slot *s = &v->slot;
     struct rlimit most;
     tt_err err;
 
@@ -231,7 +274,7 @@ static tt_err reserve(const slot *s, tt_vault *v)
     /* To be refused is better than to be killed: memory is given until there is none. */
     if (tt_vault_free(s->dir) + VAULT_PAGE < s->size) return no_room(s, ENOSPC);
     if (ftruncate(v->lock, (off_t)s->size)) return no_room(s, errno);
-    if ((err = map_file(s, v))) return err;
+    if ((err = map_file(v))) return err;
     for (size_t at = 0, n, most_now = RESERVE; at < s->size; at += n) {
         int why;
         n = s->size - at < most_now ? s->size - at : most_now;
@@ -255,36 +298,45 @@ void tt_vault_boot(char out[40])
 
 /* ---- taking a slot ---- */
 
-static void unmap(tt_vault *v)
+/* What is in the file now. -1: nothing, or it cannot be read. */
+static int look_now(const tt_vault *v)
 {
-    if (v->head) munmap(v->head, v->size);
-    v->head = NULL;
-    if (v->lock >= 0) close(v->lock);
-    v->lock = -1;
+    struct stat st;
+    vault_head h;
+
+    if (v->lock >= 0 && !fstat(v->lock, &st) && tt_vault_head_read(v->lock, &st, &h))
+        return tt_vault_halves(&h, v->half);
+    v->half[0] = v->half[1] = (tt_vault_half){.label.step = -1};
+    return -1;
 }
 
-/* The file whose lock is held: is it what is asked for? Then what is in it is the state. */
-static bool fits(const slot *s, tt_vault *v)
+/* The file that is open: is it what is asked for? Then what is in it is the state. */
+static bool fits(tt_vault *v)
 {
     struct stat st;
     vault_head h;
 
     if (fstat(v->lock, &st) || !tt_vault_head_read(v->lock, &st, &h)) return false;
-    if (h.key != s->key || h.bytes != s->bytes) return false;
-    v->word = h.word;
+    if (h.key != v->slot.key || h.bytes != v->slot.bytes) return false;
     tt_vault_halves(&h, v->half);
     return true;
 }
 
 /* Takes the slot if it is there and fits; else sees to it that it is not there. */
-static tt_err take_old(const slot *s, tt_vault *v, bool *done)
+static tt_err take_old(tt_vault *v, bool *done)
 {
-    tt_err err = lock_name(s, s->name, 0, &v->lock);
+    const slot *s = &v->slot;
+    tt_err err = TT_OK;
 
-    if (err || v->lock < 0) return err;
-    if (fits(s, v)) {
-        if ((err = map_file(s, v))) return err;
-        populate(v, 0, v->size);
+    if (v->head && !tt_vault_lock(v->lock, LOCK_EX, s->until_s)) return not_locked(v, errno);
+    if (v->head && !tt_vault_is_named(s->dir, s->name, v->lock)) unmap(v); /* it is another now */
+    if (!v->head && (err = lock_name(v, s->name, 0))) return err;
+    if (v->lock < 0) return TT_OK;
+    if (fits(v)) {
+        if (!v->head) {
+            if ((err = map_file(v))) return err;
+            populate(v, 0, s->size);
+        }
         *done = true;
         return TT_OK;
     }
@@ -297,8 +349,9 @@ static tt_err take_old(const slot *s, tt_vault *v, bool *done)
     return err;
 }
 
-static tt_err fill_new(const slot *s, tt_vault *v)
+static tt_err fill_new(tt_vault *v)
 {
+    const slot *s = &v->slot;
     int64_t pid = getpid();
     vault_head *h;
     tt_err err;
@@ -306,7 +359,7 @@ static tt_err fill_new(const slot *s, tt_vault *v)
     /* First of all, for those who wait; and it marks the file as begun. */
     if (pwrite(v->lock, &pid, sizeof pid, offsetof(vault_head, pid)) != sizeof pid)
         return no_room(s, errno);
-    if ((err = reserve(s, v))) return err;
+    if ((err = reserve(v))) return err;
     h = v->head;
     h->key = s->key;
     h->bytes = s->bytes;
@@ -317,20 +370,21 @@ static tt_err fill_new(const slot *s, tt_vault *v)
 }
 
 /* Makes the slot, unless somebody was faster. */
-static tt_err make_new(const slot *s, tt_vault *v, bool *done)
+static tt_err make_new(tt_vault *v, bool *done)
 {
+    const slot *s = &v->slot;
     struct stat st;
     tt_err err;
 
     for (;;) {
-        if ((err = lock_name(s, s->fresh, O_CREAT, &v->lock))) return err;
+        if ((err = lock_name(v, s->fresh, O_CREAT))) return err;
         if (!fstat(v->lock, &st) && st.st_size == 0) break;
         unlinkat(s->dir, s->fresh, 0); /* its maker was killed */
         unmap(v);
     }
     if (fstatat(s->dir, s->name, &st, AT_SYMLINK_NOFOLLOW)) { /* and it stays so, by (2) */
-        v->half[0].step = v->half[1].step = -1;
-        err = fill_new(s, v);
+        v->half[0] = v->half[1] = (tt_vault_half){.label.step = -1};
+        err = fill_new(v);
         if (!err) *done = true;
     }
     if (*done) return TT_OK;
@@ -340,8 +394,9 @@ static tt_err make_new(const slot *s, tt_vault *v, bool *done)
 }
 
 /* The other descriptor, and the pid for those who wait. */
-static tt_err enter(const slot *s, tt_vault *v)
+static tt_err enter(tt_vault *v)
 {
+    const slot *s = &v->slot;
     struct stat st;
 
     v->fd = tt_vault_openat(s->dir, s->name, O_RDWR, &st);
@@ -350,7 +405,7 @@ static tt_err enter(const slot *s, tt_vault *v)
                        s->folder);
     atomic_store(&v->head->pid, (int64_t)getpid());
     futimens(v->lock, NULL); /* stores do not show in its times */
-    list_add(v);
+    v->ours = true;
     return TT_OK;
 }
 
@@ -359,42 +414,105 @@ uint64_t tt_vault_need(size_t bytes)
     return bytes > VAULT_MOST ? UINT64_MAX : VAULT_PAGE + 2 * vault_room(bytes);
 }
 
-tt_err tt_vault_open(const char *folder, int number, uint64_t key, size_t bytes, double wait_s,
-                     tt_vault **out)
+/* Nothing but what is asked for is known of it. */
+static tt_err new_vault(const char *folder, int number, uint64_t key, size_t bytes, tt_vault **out)
 {
-    slot s = {.folder = folder,
-              .dir = -1,
-              .number = number,
-              .key = key,
-              .bytes = bytes,
-              .size = tt_vault_need(bytes),
-              .wait_s = wait_s};
     tt_vault *v;
-    bool done = false;
-    tt_err err;
+    slot *s;
 
     *out = NULL;
     if (number < 0 || !bytes) return tt_fail(TT_EINVAL, "slot %d of %zu bytes", number, bytes);
     if (bytes > VAULT_MOST) return tt_fail(TT_EENV, "a slot with halves of %zu bytes", bytes);
     if (!(v = calloc(1, sizeof *v))) return tt_fail(TT_ENOMEM, "open slot %d: no memory", number);
+    s = &v->slot;
+    *s = (slot){.dir = -1, .number = number, .key = key, .bytes = bytes};
+    s->size = tt_vault_need(bytes);
+    snprintf(s->name, sizeof s->name, VAULT_SLOT, number);
+    snprintf(s->fresh, sizeof s->fresh, VAULT_FRESH, number);
     v->lock = v->fd = v->next = -1;
-    v->size = s.size;
     v->room = vault_room(bytes);
-    s.until_s = tt_clock_s() + (wait_s > VAULT_GRACE_S ? wait_s : VAULT_GRACE_S);
-    snprintf(s.name, sizeof s.name, VAULT_SLOT, number);
-    snprintf(s.fresh, sizeof s.fresh, VAULT_FRESH, number);
-    if ((err = tt_vault_dir(folder, &s.dir))) goto out;
-    v->in_memory = tt_vault_on_tmpfs(s.dir);
-    while (!done) {
-        if ((err = take_old(&s, v, &done))) goto out;
-        if (!done && (err = make_new(&s, v, &done))) goto out;
+    list_add(v);
+    s->folder = strdup(folder);
+    v->half = calloc(2, sizeof *v->half);
+    if (!s->folder || !v->half) {
+        tt_vault_close(v);
+        return tt_fail(TT_ENOMEM, "open slot %d: no memory", number);
     }
-    if ((err = enter(&s, v))) goto out;
+    v->half[0].label.step = v->half[1].label.step = -1;
     *out = v;
-    v = NULL;
-out:
-    if (s.dir >= 0) close(s.dir);
+    return TT_OK;
+}
+
+static tt_err open_dir(tt_vault *v)
+{
+    tt_err err = tt_vault_dir(v->slot.folder, &v->slot.dir);
+
+    if (!err) v->in_memory = tt_vault_on_tmpfs(v->slot.dir);
+    return err;
+}
+
+static void close_dir(tt_vault *v)
+{
+    if (v->slot.dir >= 0) close(v->slot.dir);
+    v->slot.dir = -1;
+}
+
+tt_err tt_vault_prepare(const char *folder, int number, uint64_t key, size_t bytes, tt_vault **out)
+{
+    tt_vault *v;
+    tt_err err;
+
+    if ((err = new_vault(folder, number, key, bytes, out))) return err;
+    v = *out;
+    if ((err = open_dir(v))) goto fail;
+    if (open_listed(v, v->slot.name, 0) >= 0 && fits(v)) {
+        if ((err = map_file(v))) goto fail;
+        populate(v, 0, v->slot.size);
+    } else { /* what it should be, and who may make it so, is settled when it is taken */
+        unmap(v);
+    }
+    close_dir(v);
+    return TT_OK;
+fail:
     tt_vault_close(v);
+    *out = NULL;
+    return err;
+}
+
+tt_err tt_vault_take(tt_vault *v, double wait_s)
+{
+    bool done = false;
+    tt_err err;
+
+    TT_ASSERT(!v->ours);
+    v->slot.wait_s = wait_s;
+    v->slot.until_s = tt_clock_s() + (wait_s > VAULT_GRACE_S ? wait_s : VAULT_GRACE_S);
+    if ((err = open_dir(v))) goto out;
+    while (!done) {
+        if ((err = take_old(v, &done))) goto out;
+        if (!done && (err = make_new(v, &done))) goto out;
+    }
+    err = enter(v);
+out:
+    close_dir(v);
+    if (!err) return TT_OK;
+    if (v->fd >= 0) close(v->fd);
+    v->fd = -1;
+    if (v->head) /* what is mapped stays so for the next time, but not the lock */
+        flock(v->lock, LOCK_UN);
+    else
+        unmap(v);
+    return err;
+}
+
+tt_err tt_vault_open(const char *folder, int number, uint64_t key, size_t bytes, double wait_s,
+                     tt_vault **out)
+{
+    tt_err err = tt_vault_prepare(folder, number, key, bytes, out);
+
+    if (err || !(err = tt_vault_take(*out, wait_s))) return err;
+    tt_vault_close(*out);
+    *out = NULL;
     return err;
 }
 
@@ -402,15 +520,18 @@ void tt_vault_close(tt_vault *v)
 {
     if (!v) return;
     list_drop(v);
-    if (v->head) {
+    close_dir(v);
+    if (v->head && v->ours) {
         atomic_store(&v->head->pid, 0);
-        munmap(v->head, v->size);
+        munmap(v->head, v->slot.size);
         v->head = NULL;
         /* Said, not left to close(): a program that is just being started may have a copy. */
         flock(v->lock, LOCK_UN);
     }
     unmap(v);
     if (v->fd >= 0) close(v->fd);
+    free(v->slot.folder);
+    free(v->half);
     free(v);
 }
 
@@ -434,72 +555,75 @@ void *tt_vault_data(const tt_vault *v, int half)
 
 int tt_vault_current(const tt_vault *v)
 {
-    return word_half(v->word);
+    return v->ours ? tt_commit_current(&v->head->commit) : look_now(v);
 }
 
 const tt_vault_half *tt_vault_look(const tt_vault *v, int half)
 {
     TT_ASSERT(half == 0 || half == 1);
+    if (!v->ours) look_now(v);
     return &v->half[half];
+}
+
+/* What look tells, after a change: the description as it is in the head. */
+static void look_again(tt_vault *v)
+{
+    tt_vault_halves(v->head, v->half);
 }
 
 int tt_vault_begin(tt_vault *v)
 {
-    int now = word_half(v->word), next = now == 0;
-    vault_head *h = v->head;
-
-    TT_ASSERT(h);
-    if (v->next == next) return next;
-    v->next = next;
-    v->half[next].step = -1;
-    if (now >= 0) atomic_store_explicit(&h->before[now], 0, memory_order_relaxed);
-    atomic_fetch_add(&h->begun[next], 1);
-    /* Nothing that is written to the half from here on, streaming or not, may be seen sooner. */
-    vault_fence();
-    return next;
+    TT_ASSERT(v->ours && v->head);
+    if (v->next >= 0) return v->next;
+    v->next = tt_commit_begin(&v->head->commit);
+    v->half[v->next].label.step = -1;
+    return v->next;
 }
 
-void tt_vault_marks(tt_vault *v, _Atomic uint64_t **begun, _Atomic uint64_t **before)
+void tt_vault_marks(tt_vault *v, _Atomic uint64_t **whole, _Atomic uint64_t **begun)
 {
-    int now = word_half(v->word);
-
-    *begun = &v->head->begun[now == 0];
-    *before = now < 0 ? NULL : &v->head->before[now];
+    tt_commit_marks(&v->head->commit, whole, begun);
 }
 
-static void describe(tt_vault_half *to, const tt_vault_half *what)
+static void write_note(tt_vault *v, int half, const void *note, size_t size)
 {
-    memcpy(to, what, offsetof(tt_vault_half, note) + what->note_size);
+    vault_note *to = &v->head->note[half][tt_commit_spare(&v->head->commit, half)];
+
+    TT_ASSERT(size <= TT_VAULT_NOTE);
+    to->size = (uint32_t)size;
+    if (size) memcpy(to->text, note, size);
+    tt_commit_amend(&v->head->commit, half);
 }
 
 void tt_vault_commit(tt_vault *v, const tt_vault_half *what)
 {
+    tt_commit c = {.label = what->label, .hash = what->hash};
     int next = v->next;
-    vault_head *h = v->head;
 
-    TT_ASSERT(h && next >= 0);
-    TT_ASSERT(what->step >= 0 && what->step < INT64_MAX / 4 && what->note_size <= TT_VAULT_NOTE);
-    describe(&v->half[next], what);
-    describe(&h->half[next], what);
-    atomic_store_explicit(&h->before[next], v->word, memory_order_relaxed);
-    v->word = word_of(what->step, next);
+    TT_ASSERT(v->ours && v->head && next >= 0);
+    TT_ASSERT(what->label.step >= 0 && what->label.step < INT64_MAX / 4);
+    write_note(v, next, what->note, what->note_size);
+    tt_commit_describe(&v->head->commit, next, &c);
+    tt_commit_flip(&v->head->commit, next);
     v->next = -1;
-#ifdef __x86_64__
-    __builtin_ia32_sfence(); /* a release does not order streaming stores */
-#else
-    vault_fence();
-#endif
-    atomic_store_explicit(&h->word, v->word, memory_order_release);
+    look_again(v);
+}
+
+void tt_vault_amend(tt_vault *v, const void *note, size_t size)
+{
+    int now;
+
+    TT_ASSERT(v->ours && v->head);
+    now = tt_commit_current(&v->head->commit);
+    TT_ASSERT(now >= 0);
+    write_note(v, now, note, size);
+    look_again(v);
 }
 
 bool tt_vault_undo(tt_vault *v)
 {
-    int now = word_half(v->word);
-
-    TT_ASSERT(v->head);
-    if (now < 0 || v->half[!now].step < 0) return false;
-    v->half[now].step = -1;
-    v->word = word_of(v->half[!now].step, !now);
-    atomic_store_explicit(&v->head->word, v->word, memory_order_release);
+    TT_ASSERT(v->ours && v->head);
+    if (!tt_commit_undo(&v->head->commit)) return false;
+    look_again(v);
     return true;
 }

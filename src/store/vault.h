@@ -7,26 +7,23 @@
  *
  *   tt_vault_folder -> tt_vault_open -> [tt_vault_begin -> write the half -> tt_vault_commit] ...
  *
- * A slot belongs to who holds its lock (flock, dropped by the kernel when the holder is gone, after
- * its mappings): a stopped process can never write under its successor.
+ * How a half becomes the state is commit.h's; this is the memory, the files and the locks around
+ * it. A slot belongs to who holds its lock (flock, dropped by the kernel when the holder is gone,
+ * after its mappings): a stopped process can never write under its successor.
  *
  * It knows neither ranks nor tensors: a half is bytes, and what they mean its owner tells by `key`.
  */
 #ifndef TT_VAULT_H
 #define TT_VAULT_H
 
-#include <stdatomic.h>
-
-#include "base/base.h"
+#include "commit.h"
 
 enum { TT_VAULT_NOTE = 1024 };
 
-/* What is known of a half. step -1: nothing in it, or it is being written. */
+/* What is known of a half. label.step -1: nothing in it, or it is being written. */
 typedef struct tt_vault_half {
-    int64_t step;
-    uint64_t hash;       /* of its bytes, as the owner counts them                          */
-    uint32_t generation; /* in which it was committed                                       */
-    uint32_t attempt;    /* which line of history: a rollback opens a new one               */
+    tt_label label; /* which state it is */
+    uint64_t hash;  /* of its bytes, as the owner counts them */
     uint32_t note_size;
     char note[TT_VAULT_NOTE]; /* what else goes with the state, the owner's */
 } tt_vault_half;
@@ -53,25 +50,36 @@ typedef struct tt_vault tt_vault;
  * nor the mapping (tt_vault_data is NULL there), and tt_vault_close is all it may call. */
 tt_err tt_vault_open(const char *folder, int slot, uint64_t key, size_t bytes, double wait_s,
                      tt_vault **out);
+/* The same in two parts, for who stands by. What takes time (of a large slot, giving the process
+ * its pages) is done while another still has the slot, if it is there with that key and size: */
+tt_err tt_vault_prepare(const char *folder, int slot, uint64_t key, size_t bytes, tt_vault **out);
+/* ... and the slot is taken when it is free, as tt_vault_open does: made new if it was not there,
+ * or is another file by now. Until then the vault is for reading: tt_vault_data (NULL if the slot
+ * was not there), tt_vault_current and tt_vault_look, which tell what is so at that moment. After
+ * an error, such as TT_EPEER, it may be called again. */
+tt_err tt_vault_take(tt_vault *v, double wait_s);
 /* The file, to share its mapping with others: it does not carry the lock, whoever keeps it. What
  * is mapped from it stays valid, whatever becomes of the slot. Closed by tt_vault_close. */
 int tt_vault_fd(const tt_vault *v);
 size_t tt_vault_at(const tt_vault *v, int half); /* where in the file a half begins; page-aligned */
 void *tt_vault_data(const tt_vault *v, int half);
 int tt_vault_current(const tt_vault *v); /* the half committed last; -1: none yet */
-const tt_vault_half *tt_vault_look(const tt_vault *v, int half);
+const tt_vault_half *tt_vault_look(const tt_vault *v, int half); /* never NULL, and stays there */
 
 /* The half that may be written now: the one that is not current. It counts as empty from here on.
  */
 int tt_vault_begin(tt_vault *v);
-/* For an owner who begins later, on another thread: adding one to the first and storing 0 to the
- * second, in that order, before anything is written, is what begin does. Valid until the commit,
- * before which begin is called all the same. The second is NULL if nothing was committed yet. */
-void tt_vault_marks(tt_vault *v, _Atomic uint64_t **begun, _Atomic uint64_t **before);
+/* For an owner who begins later, on another thread: as tt_commit_marks. Before the commit begin is
+ * called all the same. */
+void tt_vault_marks(tt_vault *v, _Atomic uint64_t **whole, _Atomic uint64_t **begun);
 /* What was begun is now the state. All stores to it come before, streaming ones of this thread too;
  * other threads fence theirs themselves before they say that they are done. `what` is copied. Never
- * fails and takes no locks: it is one store after the half's description. step is 0 or more. */
+ * fails and takes no locks: it is one store after the half's description. label.step is 0 or more.
+ * The half before counts as long as its label is no newer than this one. */
 void tt_vault_commit(tt_vault *v, const tt_vault_half *what);
+/* Another note (at most TT_VAULT_NOTE bytes) for what was committed last; there is such a state.
+ * Who looks, or comes after a kill, finds the old one or the new. */
+void tt_vault_amend(tt_vault *v, const void *note, size_t size);
 /* Takes back the last commit, if the half before is still there; else false. What was taken back
  * counts as empty. */
 bool tt_vault_undo(tt_vault *v);
@@ -117,7 +125,7 @@ tt_err tt_vault_remove(const char *folder);
 typedef struct tt_vault_left {
     char folder[4096], run[4096]; /* run: as given to tt_vault_folder; empty if unknown */
     uint64_t bytes;
-    double changed; /* when a slot was last taken or made, seconds since 1970 */
+    double changed; /* when a slot was last made, prepared or taken, seconds since 1970 */
 } tt_vault_left;
 tt_err tt_vault_leftovers(const char *spare, tt_vault_left **out, int *count);
 

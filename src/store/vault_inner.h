@@ -2,14 +2,13 @@
 #ifndef TT_VAULT_INNER_H
 #define TT_VAULT_INNER_H
 
-#include <stdatomic.h>
 #include <sys/stat.h>
 
 #include "vault.h"
 
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "the commit word is shared between processes");
 
-#define VAULT_MAGIC 0x31746c7561767474ull /* "ttvault1", the last letter is the layout's number */
+#define VAULT_MAGIC 0x32746c7561767474ull /* "ttvault2", the last letter is the layout's number */
 #define VAULT_SLOT  "slot-%d"
 #define VAULT_FRESH "slot-%d.new" /* one that is being made */
 
@@ -17,49 +16,23 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "the commit word is shared between p
 enum { VAULT_PAGE = 64 << 10, VAULT_NAME = 32 };
 #define VAULT_GRACE_S 0.05 /* a look at a slot holds its lock for a moment: one refusal is none */
 
-/* The first bytes of a slot's file; the halves follow at VAULT_PAGE. Every change of state is one
- * store, so that there is no moment at which a kill leaves anything but the old state or the new:
- *
- *   (1) `word` names the current half and its step: ((step + 1) << 1) | half. 0: none is whole.
- *   (2) before[c] of the current half c is the word of the other half as long as that one is whole,
- *       else 0. before[] of the other half means nothing, and is 0 once it was ever current.
- *
- *   begin    before[c] = 0: the other half is empty.         Then it is written to.
- *   commit   describe it, its `before` = word; then word = its own. The old half stays, by (2).
- *   undo     word = before[c]. That half's `before` is 0 by its own `begin`: the one taken back is
- *            empty by the same store.
- *
- * Who only looks has no lock: begun[h] counts the begins of half h, before it is written to, so
- * what was read between two equal readings of word, before and begun is whole. */
+typedef struct vault_note {
+    uint32_t size;
+    char text[TT_VAULT_NOTE];
+} vault_note;
+
+/* The first bytes of a slot's file; the halves follow at VAULT_PAGE. Which half is the state, and
+ * which note is its, commit.h says. */
 typedef struct vault_head {
     _Atomic uint64_t magic; /* stored last when a file is made: a torn birth reads as none */
     uint64_t key, bytes;
     char boot[40];       /* the boot it was made in: no file on disk is trusted after a crash */
     _Atomic int64_t pid; /* who has the lock, or had it when killed; 0: closed                */
-    _Atomic uint64_t word;
-    _Atomic uint64_t before[2], begun[2];
-    tt_vault_half half[2];
+    tt_commit_head commit;
+    vault_note note[2][2]; /* (half, place) */
 } vault_head;
 
-static inline uint64_t word_of(int64_t step, int half)
-{
-    return (uint64_t)(step + 1) << 1 | (uint64_t)half;
-}
-static inline int64_t word_step(uint64_t word)
-{
-    return (int64_t)(word >> 1) - 1;
-}
-static inline int word_half(uint64_t word)
-{
-    return word ? (int)(word & 1) : -1;
-}
-
-/* A full one. Not atomic_thread_fence: the compiler warns that the thread sanitizer is blind to it.
- */
-static inline void vault_fence(void)
-{
-    __sync_synchronize();
-}
+_Static_assert(sizeof(vault_head) <= VAULT_PAGE, "the halves begin at VAULT_PAGE");
 
 /* Room of a half in the file; bytes are at most VAULT_MOST. */
 #define VAULT_MOST ((uint64_t)1 << 60)
@@ -83,9 +56,8 @@ bool tt_vault_is_named(int dir, const char *name, int fd);
 /* "process 123", from the file of a slot. Returns buf. */
 char *tt_vault_holder(int fd, char *buf, size_t size);
 
-/* A whole and consistent reading of a header; false if the file is damaged, of an earlier boot, or
- * no slot's at all. The word is that of a described half, or 0; so is before[] of the current one.
- */
+/* A whole reading of a header, all of one moment: what commit.h says of this copy is so. False if
+ * the file is damaged, of an earlier boot, or no slot's at all. */
 bool tt_vault_head_read(int fd, const struct stat *st, vault_head *out);
 void tt_vault_boot(char out[40]);
 /* Step -1 for those that are not whole. Returns the current one, or -1. */

@@ -247,23 +247,12 @@ tt_err tt_vault_folder(const char *run, uint64_t bytes, const char *spare, char 
 
 /* ---- reading slots ---- */
 
-/* The words that change, in one piece: from word to begun. */
-enum { WORDS_AT = offsetof(vault_head, word), WORDS = offsetof(vault_head, half) - WORDS_AT };
-
 static bool read_at(int fd, void *to, size_t size, size_t at)
 {
     bool ok = pread(fd, to, size, (off_t)at) == (ssize_t)size;
 
-    vault_fence();
+    __sync_synchronize(); /* what is read next is read later */
     return ok;
-}
-
-static bool describes(const vault_head *h, uint64_t word)
-{
-    const tt_vault_half *half = &h->half[word & 1];
-
-    return word_step(word) >= 0 && half->step == word_step(word) &&
-           half->note_size <= TT_VAULT_NOTE;
 }
 
 /* May what the header says be believed of the rest of the file? */
@@ -281,37 +270,62 @@ static bool is_sound(int fd, const struct stat *st, const vault_head *h)
     return !memcmp(boot, h->boot, sizeof boot);
 }
 
+static size_t begun_at(int half)
+{
+    return half ? offsetof(vault_head, commit.half[1].begun)
+                : offsetof(vault_head, commit.half[0].begun);
+}
+
+/* The counts of begins before all else, as commit.c does. */
+static bool read_commit(int fd, tt_commit_head *out)
+{
+    uint64_t begun[2];
+
+    for (int i = 0; i < 2; i++)
+        if (!read_at(fd, &begun[i], sizeof begun[i], begun_at(i))) return false;
+    if (!read_at(fd, out, sizeof *out, offsetof(vault_head, commit))) return false;
+    for (int i = 0; i < 2; i++) out->half[i].begun = begun[i]; /* else the next reading differs */
+    return true;
+}
+
 /* By pread, not by a mapping: a file that is shorter than it was is an error then, not a signal. */
 bool tt_vault_head_read(int fd, const struct stat *st, vault_head *h)
 {
-    char again[WORDS];
-    int now, tries = TRIES;
+    const size_t front = offsetof(vault_head, commit), note = offsetof(vault_head, note);
+    tt_commit_head again;
+    tt_vault_half halves[2];
+    int tries = TRIES;
 
     for (;;) {
-        if (!read_at(fd, h, WORDS_AT + WORDS, 0) ||
-            !read_at(fd, h->half, sizeof h->half, offsetof(vault_head, half)) ||
-            !read_at(fd, again, WORDS, WORDS_AT))
+        if (!read_at(fd, h, front, 0) || !read_commit(fd, &h->commit) ||
+            !read_at(fd, h->note, sizeof h->note, note) || !read_commit(fd, &again))
             return false;
-        if (!memcmp((char *)h + WORDS_AT, again, WORDS)) break;
+        if (!memcmp(&h->commit, &again, sizeof again)) break;
         if (!--tries) return false; /* none of ours can change that often */
         sched_yield();
     }
     if (!is_sound(fd, st, h)) return false;
-    now = word_half(h->word);
-    if (now < 0) return true;
-    return describes(h, h->word) &&
-           (!h->before[now] || (word_half(h->before[now]) == !now && describes(h, h->before[now])));
+    for (int i = 0; i < 2; i++)
+        if (h->note[i][h->commit.half[i].noted & 1].size > TT_VAULT_NOTE) return false;
+    /* The word names what is described, or there is none. */
+    return tt_vault_halves(h, halves) < 0 ? !h->commit.word
+                                          : halves[h->commit.word & 1].label.step >= 0;
 }
 
 int tt_vault_halves(const vault_head *h, tt_vault_half out[2])
 {
-    int now = word_half(h->word);
-
     for (int i = 0; i < 2; i++) {
-        out[i] = h->half[i];
-        if (i != now && (now < 0 || !h->before[now])) out[i] = (tt_vault_half){.step = -1};
+        const vault_note *note;
+        tt_commit c;
+        out[i] = (tt_vault_half){.label.step = -1};
+        if (!tt_commit_read(&h->commit, i, &c)) continue;
+        note = &h->note[i][c.noted & 1];
+        out[i].label = c.label;
+        out[i].hash = c.hash;
+        out[i].note_size = note->size;
+        memcpy(out[i].note, note->text, note->size);
     }
-    return now;
+    return tt_commit_current(&h->commit);
 }
 
 static int by_slot(const void *a, const void *b)
@@ -392,14 +406,14 @@ tt_err tt_vault_peek(const char *folder, int slot, int half, int64_t step, tt_va
         goto fail;
     }
     tt_vault_halves(&h, halves);
-    if (step < 0 || halves[half].step != step) {
+    if (step < 0 || halves[half].label.step != step) {
         err = tt_fail(TT_EPEER, "half %d of slot %d of %s is of step %lld, not of step %lld", half,
-                      slot, folder, (long long)halves[half].step, (long long)step);
+                      slot, folder, (long long)halves[half].label.step, (long long)step);
         goto fail;
     }
     v.what = halves[half];
     v.bytes = h.bytes;
-    v.begun = h.begun[half];
+    v.begun = h.commit.half[half].begun;
     v.map = mmap(NULL, v.bytes, PROT_READ, MAP_SHARED, v.fd,
                  (off_t)(VAULT_PAGE + (uint64_t)half * vault_room(h.bytes)));
     if (v.map == MAP_FAILED) {
@@ -420,10 +434,8 @@ tt_err tt_vault_unpeek(tt_vault_view *v)
     bool same;
 
     if (!v->map) return TT_OK;
-    vault_fence(); /* after all that was read */
-    same = read_at(v->fd, &begun, sizeof begun,
-                   offsetof(vault_head, begun) + (size_t)v->half * sizeof begun) &&
-           begun == v->begun;
+    __sync_synchronize(); /* after all that was read */
+    same = read_at(v->fd, &begun, sizeof begun, begun_at(v->half)) && begun == v->begun;
     munmap(v->map, v->bytes);
     close(v->fd);
     memset(v, 0, sizeof *v);

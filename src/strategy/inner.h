@@ -183,7 +183,7 @@ struct tt_strategy {
     const tt_batch *mine;
     int n;                            /* samples of all */
     const int *host_n;                /* of each host, where they have rows of their own */
-    _Atomic uint64_t *begun, *before; /* see tt_step_in */
+    _Atomic uint64_t *whole, *begun;  /* see tt_step_in */
     bool planned;                     /* the sums below are made for these units */
     int64_t features, labels;         /* of a sample: inputs, float targets */
     bool present[MOST_UNITS];

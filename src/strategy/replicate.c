@@ -443,9 +443,9 @@ static void take_weights(tt_strategy *s, int me)
 static void begin_half(tt_strategy *s)
 {
     s->heard = tt_clock_s();
-    if (!s->before) return;
+    if (!s->whole) return;
+    atomic_store(s->whole, 0);
     atomic_fetch_add(s->begun, 1);
-    atomic_store(s->before, 0);
 }
 
 static void step_member(void *arg, int me)
@@ -560,7 +560,7 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     s->stats = (tt_step_stats){0};
     s->host_n = in->host_n;
     s->begun = in->begun;
-    s->before = in->before;
+    s->whole = in->whole;
     if (!mark_present(s) || !s->planned) plan_sums(s);
     exchange_begin(s);
     s->passed = s->heard = begun;

@@ -149,9 +149,9 @@ typedef struct tt_step_in {
     double data_s;        /* how long it was waited for                                 */
     int order;            /* rank 0's is brought to all (average: when they hear of each other,
                            * about once a second; then they meet)                       */
-    /* Before the other half of the state is written to, one is added to the first and the second
-     * becomes 0: by then all ranks have made the step before. NULL: nobody looks. */
-    _Atomic uint64_t *begun, *before;
+    /* Before the other half of the state is written to, the first becomes 0 and one is added to the
+     * second: by then all ranks have made the step before. NULL: nobody looks. */
+    _Atomic uint64_t *whole, *begun;
     bool meet; /* average: they meet after this step, due or not: the state will
                 * be looked at                                               */
     bool hear; /* average: they hear of each other after this step at latest */

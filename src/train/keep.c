@@ -118,13 +118,13 @@ static int list_own(keep *k, seen **out)
         for (int h = 0; h < 2; h++) {
             const tt_vault_half *half = &list[i].half[h];
             seen *s = &(*out)[count];
-            if (list[i].key != k->key || list[i].bytes != k->bytes || half->step < 0 ||
+            if (list[i].key != k->key || list[i].bytes != k->bytes || half->label.step < 0 ||
                 half->note_size != sizeof s->note)
                 continue;
             *s = (seen){.slot = list[i].slot,
                         .half = h,
                         .current = list[i].current == h,
-                        .label = {half->generation, half->attempt, half->step},
+                        .label = half->label,
                         .hash = half->hash};
             memcpy(&s->note, half->note, sizeof s->note);
             count++;
@@ -312,7 +312,7 @@ static tt_vault_half describe(const tt_trainer *t, bool closed)
               .parts = k->parts,
               .early_end = t->early_end,
               .closed = closed};
-    tt_vault_half h = {.step = k->label.step, .generation = k->label.generation, .attempt = k->label.attempt, .hash = t->hash, .note_size = sizeof n};
+    tt_vault_half h = {.label = k->label, .hash = t->hash, .note_size = sizeof n};
 
     memcpy(h.note, &n, sizeof n);
     return h;
@@ -498,10 +498,10 @@ tt_err keep_take(tt_trainer *t, bool *recovered)
 
 /* ---- each step ---- */
 
-void keep_marks(tt_trainer *t, _Atomic uint64_t **begun, _Atomic uint64_t **before)
+void keep_marks(tt_trainer *t, _Atomic uint64_t **whole, _Atomic uint64_t **begun)
 {
-    *begun = *before = NULL;
-    if (t->keep && !t->keep->copies) tt_vault_marks(t->keep->vault, begun, before);
+    *whole = *begun = NULL;
+    if (t->keep && !t->keep->copies) tt_vault_marks(t->keep->vault, whole, begun);
 }
 
 void keep_commit(tt_trainer *t)
@@ -523,7 +523,7 @@ void keep_close_step(tt_trainer *t)
 
     if (!k || t->committed != t->step) return;
     tt_vault_half what = describe(t, true);
-    (void)what;
+    tt_vault_amend(k->vault, what.note, what.note_size);
 }
 
 /* The state this world begins with, when it is not one that was found. */

@@ -256,7 +256,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
                      .order = give_order(t),
                      .meet = will_look(t),
                      .hear = (t->step + 1) % t->epoch_steps == 0};
-    keep_marks(t, &in.begun, &in.before);
+    keep_marks(t, &in.whole, &in.begun);
     if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) return err;
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);

@@ -201,7 +201,7 @@ void keep_first(tt_trainer *t); /* this state, which was not found there, is the
 void keep_set_line(tt_trainer *t, int64_t step, uint32_t attempt); /* from disk, or the start */
 void keep_use_line(tt_trainer *t, tt_label label);                 /* ... as rank 0 says       */
 const tt_recovery *keep_recovery(const tt_trainer *t, tt_label *label);
-void keep_marks(tt_trainer *t, _Atomic uint64_t **begun, _Atomic uint64_t **before);
+void keep_marks(tt_trainer *t, _Atomic uint64_t **whole, _Atomic uint64_t **begun);
 void keep_commit(tt_trainer *t);     /* after a step ...                       */
 void keep_close_step(tt_trainer *t); /* ... and after all that came with it    */
 tt_label keep_label(const tt_trainer *t); /* of the last commit; zeroed without a vault */

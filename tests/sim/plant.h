@@ -31,9 +31,12 @@
 #define tt_commit_current  sim_commit_current
 #define tt_commit_read     sim_commit_read
 #define tt_commit_begin    sim_commit_begin
+#define tt_commit_marks    sim_commit_marks
 #define tt_commit_describe sim_commit_describe
 #define tt_commit_flip     sim_commit_flip
 #define tt_commit_undo     sim_commit_undo
+#define tt_commit_spare    sim_commit_spare
+#define tt_commit_amend    sim_commit_amend
 #define tt_recover_choose  sim_recover_choose
 #define tt_recover_label   sim_recover_label
 #define tt_recover_share   sim_recover_share
@@ -54,6 +57,10 @@ typedef enum plant {
     PLANT_BEGIN_UNMARKED, /* begin does not say that the half is being written   */
     PLANT_FLIP_FIRST,     /* flip before the half is described                   */
     PLANT_UNDO_WRONG,     /* undo names the wrong half                           */
+    PLANT_UNDO_KEPT,      /* undo leaves what it took back described             */
+    PLANT_UNCOUNTED,      /* begin does not count                                */
+    PLANT_COUNT_FIRST,    /* begin counts before the half is marked              */
+    PLANT_NOTE_IN_PLACE,  /* a note is written over the one in use               */
     /* recover.c */
     PLANT_INCOMPLETE,   /* some parts are enough                            */
     PLANT_NO_VOTE,      /* hashes are not compared                          */

@@ -179,6 +179,28 @@ static void on_store(void)
     S.image = S.written->head;
 }
 
+static void open_stores(proc *p, vault *v)
+{
+    S.writer = p;
+    S.written = v;
+    S.torn = false;
+}
+
+static void close_stores(proc *p, vault *v)
+{
+    S.writer = NULL;
+    if (!S.torn) return;
+    memcpy(&v->head, &S.image, sizeof v->head);
+    die(p, 137);
+}
+
+/* A word of a note; with the last one it is the note. */
+static void put_note(vault *v, int half, int word, uint64_t note)
+{
+    v->note[half][tt_commit_spare(&v->head, half)][word] = word ? tt_mix(note) : note;
+    if (word) tt_commit_amend(&v->head, half);
+}
+
 /* One operation of the protocol, with a kill between any two of its stores. */
 static void write_operation(proc *p)
 {
@@ -188,9 +210,7 @@ static void write_operation(proc *p)
     const content *fresh = &p->fresh[p->which];
     tt_commit what = {p->target, hash_of(fresh)};
 
-    S.writer = p;
-    S.written = v;
-    S.torn = false;
+    open_stores(p, v);
     switch ((int)p->pc) {
     case PC_UNDO:
         if (p->undo[p->which] && !tt_commit_undo(&v->head))
@@ -202,6 +222,7 @@ static void write_operation(proc *p)
         break;
     case PC_DATA:
         half->v = fresh->v;
+        put_note(v, p->half, 0, note_of(p->target, false));
         break;
     case PC_DATA + 1:
         half->check = fresh->check;
@@ -213,6 +234,7 @@ static void write_operation(proc *p)
         half->opt = fresh->opt;
         half->part = fresh->part;
         half->parts = fresh->parts;
+        put_note(v, p->half, 1, note_of(p->target, false));
         break;
     case PC_DESCRIBE:
         tt_commit_describe(&v->head, p->half, &what);
@@ -221,13 +243,21 @@ static void write_operation(proc *p)
         tt_commit_flip(&v->head, p->half);
         break;
     }
-    S.writer = NULL;
-    if (S.torn) {
-        memcpy(&v->head, &S.image, sizeof v->head);
-        die(p, 137);
-    } else if (p->pc == PC_FLIP) {
-        check_flip(p, half, p->target);
-    }
+    close_stores(p, v);
+    if (!S.torn && p->pc == PC_FLIP) check_flip(p, half, p->target);
+}
+
+/* What follows a step is done, and said in its note, word by word, in all vaults of the rank. */
+static void close_state(proc *p)
+{
+    vault *v = vault_of(p->host, p->which ? p->slot + MIRROR : p->slot);
+    int word = p->pc - PC_CLOSE;
+
+    open_stores(p, v);
+    put_note(v, tt_commit_current(&v->head), word, note_of(p->label, true));
+    close_stores(p, v);
+    p->pc = PC_CLOSE + !word;
+    if (word && ++p->which == p->writes) p->pc = p->after;
 }
 
 static void written(proc *p)
@@ -237,7 +267,8 @@ static void written(proc *p)
     p->label = p->target;
     TRACE("world %d rank %d has %s", w->id, p->rank, show(p->label));
     if (++w->flipped == w->members) committed(w);
-    p->pc = p->after;
+    p->which = 0;
+    p->pc = PC_CLOSE;
 }
 
 /* Keeps on until there is something to wait for. True while it writes. */
@@ -499,6 +530,10 @@ static void run_rank(proc *p)
         }
         if (burns(p)) return;
         switch ((int)p->pc) {
+        case PC_CLOSE:
+        case PC_CLOSE + 1:
+            close_state(p);
+            break;
         case PC_START:
         case PC_FINAL:
             arrive(p);

@@ -56,6 +56,7 @@ typedef struct content {
 typedef struct vault {
     tt_commit_head head;
     content half[2];
+    uint64_t note[2][2][2]; /* (half, place, word): two words, so that a torn one shows */
 } vault;
 
 typedef struct host {
@@ -95,7 +96,8 @@ typedef enum pc {
     PC_DESCRIBE = PC_DATA + 3,
     PC_FLIP,
     PC_WRITTEN,
-    PC_FINAL,
+    PC_CLOSE, /* the note of what was committed is replaced */
+    PC_FINAL = PC_CLOSE + 2,
     PC_LEAVE,
     PC_EXIT,
 } pc;

@@ -169,6 +169,23 @@ static bool has_host(const world *w, int h)
     return false;
 }
 
+/* The first word of the note of a state, as it is committed or when it is closed. */
+static uint64_t note_of(tt_label l, bool closed)
+{
+    uint64_t line = (uint64_t)l.generation << 32 | l.attempt;
+
+    return tt_mix(tt_mix(line) + (uint64_t)l.step) + closed;
+}
+
+static void check_note(const vault *v, int half, const tt_commit *c)
+{
+    const uint64_t *note = v->note[half][c->noted & 1];
+
+    if (note[1] != tt_mix(note[0]) ||
+        (note[0] != note_of(c->label, false) && note[0] != note_of(c->label, true)))
+        violate("the note of %s is torn, or another's", show(c->label));
+}
+
 static void add_found(world *w, int h, int slot)
 {
     vault *v = vault_of(h, slot);
@@ -176,6 +193,7 @@ static void add_found(world *w, int h, int slot)
     for (int half = 0; half < 2; half++) {
         tt_commit c;
         if (!tt_commit_read(&v->head, half, &c)) continue;
+        check_note(v, half, &c);
         w->found[w->founds++] = (tt_found){
             .host = h,
             .slot = slot,
