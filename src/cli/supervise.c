@@ -59,15 +59,15 @@ static void pass_signals(watch *w)
     static int passed;
     static double since;
 
-    if (passed && !w->start && tt_clock_s() - since > PATIENCE_S)
+    if (times_asked && !(since > 0)) since = tt_clock_s();
+    if (times_asked == passed || w->code >= 0) return;
+    if (times_asked > 1 || (!w->start && tt_clock_s() - since > PATIENCE_S)) {
         tt_supervisor_quit(w->s, stop_code());
-    if (times_asked == passed) return;
-    since = tt_clock_s();
-    passed = times_asked;
-    if (passed > 1 || !w->start) { /* nothing has begun: nothing to save */
-        tt_supervisor_quit(w->s, stop_code());
+        passed = times_asked;
         return;
     }
+    if (!w->start) return; /* there is nothing to save yet, but soon */
+    passed = times_asked;
     if (w->display)
         cli_display_note(w->display, "stopping: the workers finish the step and save "
                                      "(Ctrl-C again quits without)");
@@ -205,6 +205,10 @@ static void hear_cause(watch *w, const tt_news *n)
         if (!(w->last_text = strdup(text.data))) tt_mem_out(text.size);
         w->last = *c;
     }
+    if (tt_supervisor_look(w->s).ending && failure) { /* it is told at the end */
+        tt_str_free(&text);
+        return;
+    }
     say_json(w, json_pack("{s:s, s:s, s:i, s:i, s:I}", "event", "cause", "text", text.data,
                           "generation", c->generation, "rank", c->rank, "step",
                           (json_int_t)c->step));
@@ -218,9 +222,10 @@ static void hear_go(watch *w, const tt_news *n)
 
     free(w->trouble); /* of a world that is over */
     w->trouble = NULL;
+    if (!w->start) return;
     say_json(w, json_pack("{s:s, s:i, s:i}", "event", "generation", "generation",
                           n->cause.generation, "workers", n->code));
-    if (!w->start || w->o->mode == CLI_JSON) return;
+    if (w->o->mode == CLI_JSON) return;
     snprintf(text, sizeof text, "generation %d goes on with %d worker%s", n->cause.generation,
              n->code, n->code == 1 ? "" : "s");
     say(w, text);

@@ -458,7 +458,7 @@ out:
     cli_forget_reader();
     tt_train_close(t);
     if (to.world && !alone && !l.pulse) cli_share_close(to.world, &share);
-    tt_vital_set(tt_pulse_vital(l.pulse), TT_PHASE_END, 0);
+    if (l.pulse) tt_vital_set(to.vital, TT_PHASE_END, atomic_load(&to.vital->step));
     if (l.pulse && !alone) code = 0; /* the supervisor has been told */
     tt_pulse_close(l.pulse);
     if (to.world) to.world->timeout_s = 3600; /* rank 0 may have much to write */
@@ -529,6 +529,19 @@ static void make_commands(const train_opts *o, const char *job, const cli_job *t
     add_word(next, "--", run);
 }
 
+/* A run that never began leaves nothing. */
+static void clear_away(const char *run, const char *runs)
+{
+    static const char *const files[] = {"ledger.jsonl", "generation", "supervisor.json"};
+    char path[CLI_PATH + 32];
+
+    for (int i = 0; i < TT_COUNT(files); i++) {
+        snprintf(path, sizeof path, "%s/%s", run, files[i]);
+        unlink(path);
+    }
+    if (!rmdir(run)) rmdir(runs ? runs : "runs");
+}
+
 static int supervise(const train_opts *o, int argc, const char **argv, const cli_adopter *adopter,
                      double wait_s)
 {
@@ -567,14 +580,14 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
                                     tt_tree_get(checked, "name")->text, *run ? run : NULL, made)))
         goto fail;
     w.run = made;
-    make_commands(o, argc && !resume ? argv[0] : made, &job, made, w.least && w.least < w.ranks,
+    make_commands(o, argc ? argv[0] : made, &job, made, w.least && w.least < w.ranks,
                   &first, &next);
     w.worker = first.word;
     w.next = next.word;
     command_line(&typed);
     setenv("TUTTI_COMMAND", typed.data, 1);
     code = cli_supervise(&w);
-    if (!resume) rmdir(made); /* if nothing has come into it */
+    if (!resume && !o->dry_run && !tt_run_begun(made)) clear_away(made, *run ? NULL : o->runs);
     goto out;
 fail:
     code = cli_fail(err);

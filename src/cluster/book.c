@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 static void lament(tt_book *b)
@@ -20,14 +21,50 @@ static void lament(tt_book *b)
     b->troubled = true;
 }
 
-tt_err tt_book_open(const char *run, tt_book *out)
+/* One supervisor at a time has a run; the file says who, and how it is reached. */
+static tt_err take_run(tt_book *b, const char *address)
+{
+    char path[4200], host[256] = "", *line;
+    json_t *o, *other;
+    int pid, err;
+
+    snprintf(path, sizeof path, "%s/supervisor.json", b->run);
+    b->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (b->lock < 0) return tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
+    while ((err = flock(b->lock, LOCK_EX | LOCK_NB)) && errno == EINTR) {}
+    if (err) {
+        if (errno != EWOULDBLOCK) return tt_fail(TT_EIO, "lock %s: %s", path, strerror(errno));
+        other = json_load_file(path, 0, NULL);
+        pid = tt_number_of(other, "pid");
+        snprintf(host, sizeof host, "%s", tt_text_of(other, "host"));
+        json_decref(other);
+        return tt_fail(TT_EINVAL, "run %s is being trained by process %d on host %s", b->run, pid,
+                       host);
+    }
+    gethostname(host, sizeof host - 1);
+    o = json_pack("{s:i, s:s, s:s, s:f}", "pid", (int)getpid(), "host", host, "address", address,
+                  "since", tt_wall_s());
+    line = o ? json_dumps(o, JSON_COMPACT) : NULL;
+    json_decref(o);
+    if (!line) return tt_fail(TT_ENOMEM, "no memory for %s", path);
+    if (ftruncate(b->lock, 0) ||
+        pwrite(b->lock, line, strlen(line), 0) != (ssize_t)strlen(line)) {
+        tt_fail(TT_EIO, "write %s: %s", path, strerror(errno));
+        lament(b);
+    }
+    free(line);
+    return TT_OK;
+}
+
+tt_err tt_book_open(const char *run, const char *address, tt_book *out)
 {
     char path[4200];
     tt_bytes text = {0};
     tt_err err = TT_OK;
 
-    *out = (tt_book){.fd = -1};
+    *out = (tt_book){.fd = -1, .lock = -1};
     snprintf(out->run, sizeof out->run, "%s", run);
+    if ((err = take_run(out, address))) return err;
     snprintf(path, sizeof path, "%s/generation", run);
     if (tt_file_exists(path)) {
         if ((err = tt_file_read(path, 64, &text))) return err;
@@ -83,5 +120,6 @@ const char *tt_book_record(tt_book *b, const tt_record *r, bool safe)
 void tt_book_close(tt_book *b)
 {
     if (b->fd >= 0) close(b->fd);
-    b->fd = -1;
+    if (b->lock >= 0) close(b->lock);
+    b->fd = b->lock = -1;
 }

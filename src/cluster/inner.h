@@ -74,13 +74,14 @@ extern const double TT_LEASE_S; /* a worker that hears nothing for so long ends 
 
 typedef struct tt_book {
     char run[4096];
-    int fd;
+    int fd, lock;
     int generation; /* the last that was persisted; 0: none */
     tt_ledger ledger;
     bool troubled;
 } tt_book;
-/* TT_EFORMAT: what is there is damaged. */
-tt_err tt_book_open(const char *run, tt_book *out);
+/* `address`: where this supervisor is reached on its host. TT_EINVAL: another one has the run;
+ * TT_EFORMAT: what is there is damaged. */
+tt_err tt_book_open(const char *run, const char *address, tt_book *out);
 void tt_book_persist(tt_book *b, int generation);
 /* What the record violates; NULL: nothing. `safe`: on disk when it returns. */
 const char *tt_book_record(tt_book *b, const tt_record *r, bool safe);

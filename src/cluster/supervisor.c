@@ -70,6 +70,7 @@ struct tt_supervisor {
     double told, recorded;
     double failed;      /* when a failure was seen that is not made good yet; 0: none */
     int64_t failed_step;
+    int failed_generation;
     char why[512], host[64];
 };
 
@@ -334,6 +335,7 @@ static void tell(tt_supervisor *s, const tt_cause *c)
     if (w && w->generation) snprintf(s->why, sizeof s->why, "%s", text.data);
     if (w && w->generation && is_failure(c->kind) && !(s->failed > 0)) {
         s->failed = tt_clock_s();
+        s->failed_generation = w->generation;
         s->failed_step = tt_policy_look(s->policy).step;
     }
     add_news(s, (tt_news){.kind = TT_NEWS_CAUSE, .text = text.data, .cause = *c});
@@ -535,8 +537,8 @@ static int whole(const json_t *o, const char *key)
 /* The first step after a failure. */
 static void note_step(tt_supervisor *s, const world *w, const member *m)
 {
-    if (!(s->failed > 0) || !w->generation || w->killed || m->phase < TT_PHASE_STEP) return;
-    if (m->step <= s->failed_step) return;
+    if (!(s->failed > 0) || w->generation <= s->failed_generation || w->killed) return;
+    if (m->phase != TT_PHASE_STEP || m->step <= s->failed_step) return;
     add_news(s, (tt_news){.kind = TT_NEWS_AGAIN,
                           .seconds = tt_clock_s() - s->failed,
                           .cause = {.world = w->id, .generation = w->generation, .step = m->step}});
@@ -841,10 +843,10 @@ tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
     *out = NULL;
     if (!s) tt_mem_out(sizeof *s);
     s->o = *o;
-    s->book.fd = -1;
+    s->book.fd = s->book.lock = -1;
     for (int i = 0; i < TT_WORLDS_MOST; i++) s->world[i].keeper = -1;
     gethostname(s->host, sizeof s->host - 1);
-    if ((err = tt_book_open(o->run, &s->book))) {
+    if ((err = tt_book_open(o->run, tt_hub_address(o->hub), &s->book))) {
         tt_supervisor_close(s);
         return err;
     }

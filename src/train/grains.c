@@ -115,10 +115,16 @@ static tt_err choose(const tt_trainer *t, const tt_kernels *k, int *grains)
 tt_err choose_grains(tt_trainer *t, const tt_kernels *k)
 {
     int grains = 0;
+    int64_t same;
+    char before[64];
     tt_err err = TT_OK;
 
     if (!t->plan.exact || t->plan.grains) return TT_OK;
-    if (!t->world->rank) err = choose(t, k, &grains);
+    if (!t->world->rank && value_before(&t->opts, "parallel.grains", before) &&
+        tt_parse_int(before, &same) && same >= 1 && same <= 1024)
+        grains = (int)same; /* or the run would not end with the same bits */
+    else if (!t->world->rank)
+        err = choose(t, k, &grains);
     if ((err = all_agree(t, err)) ||
         (err = tt_group_bcast(tt_world_all(t->world), 0, &grains, sizeof grains)))
         return err;

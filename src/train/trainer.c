@@ -360,20 +360,20 @@ static tt_err plan_steps(tt_trainer *t)
     return TT_OK;
 }
 
-/* How many threads a run was trained with, as it is written in its resolved job; 0: not known. */
-static int64_t threads_before(const char *run)
+bool value_before(const tt_train_opts *o, const char *key, char out[64])
 {
     char path[4200];
     tt_tree *job = NULL;
     const tt_node *n;
-    int64_t threads = 0;
 
-    snprintf(path, sizeof path, "%s/resolved.yaml", run);
-    if (!tt_file_exists(path) || tt_tree_load(path, &job)) return 0;
-    n = tt_tree_get(job, "train.threads");
-    if (!n || n->kind != TT_SCALAR || !tt_parse_int(n->text, &threads) || threads < 0) threads = 0;
+    *out = 0;
+    if (!o->run || (!o->resume && !o->again)) return false;
+    snprintf(path, sizeof path, "%s/resolved.yaml", o->run);
+    if (!tt_file_exists(path) || tt_tree_load(path, &job)) return false;
+    n = tt_tree_get(job, key);
+    if (n && n->kind == TT_SCALAR) snprintf(out, 64, "%s", n->text);
     tt_tree_close(job);
-    return threads;
+    return *out != 0;
 }
 
 /* The number of threads decides how the batch is cut and so the order of all sums (unless exact): a
@@ -384,7 +384,9 @@ static int threads_of(const train_conf *c, const tt_train_opts *o, const tt_worl
     int64_t most = c->batch / c->accumulate / w->size; /* a seat has at least one sample */
 
     if (most < 1) most = 1;
-    if (!n && o->resume && o->run) n = threads_before(o->run);
+    char before[64];
+    if (!n && o->resume && value_before(o, "train.threads", before) && !tt_parse_int(before, &n))
+        n = 0;
     if (!n) n = tt_cpu_count() / w->sharing;
     if (n < 1) n = 1;
     if (o->threads > most && !w->rank)
@@ -440,7 +442,16 @@ static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels *
         (err = read_checkpoint(t->job.checkpoint, &t->save)))
         return err;
     t->plan.accumulate = t->conf.accumulate;
-    return find_kernels(t->job.train, &t->conf, k);
+    if ((err = find_kernels(t->job.train, &t->conf, k))) return err;
+    /* Of a run that goes on the bits depend on what was chosen when it began. */
+    char before[64];
+    const tt_kernels *same;
+    if (t->plan.exact && !strcmp(t->conf.kernels, "auto") &&
+        value_before(o, "train.kernels", before) && !tt_kernels_find(before, &same)) {
+        *k = same;
+        t->conf.kernels = same->name;
+    }
+    return TT_OK;
 }
 
 static tt_err open_parts(tt_trainer *t, const tt_train_opts *o, const tt_kernels *k)

@@ -181,6 +181,9 @@ tt_err agree_data(tt_trainer *t);
 tt_err agree_folder(tt_trainer *t);
 tt_err agree_shards(tt_trainer *t); /* data.shards: local: sets `shards` */
 
+/* What the resolved job of a run that goes on says; false: nothing, or it is a new one. */
+bool value_before(const tt_train_opts *o, const char *key, char out[64]);
+
 /* grains.c: sets plan.grains where the job leaves it to us */
 tt_err choose_grains(tt_trainer *t, const tt_kernels *k);
 
