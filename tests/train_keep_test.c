@@ -61,7 +61,7 @@ TT_TEST(keep, a_host_without_a_copy_gets_one)
     static const int one_other[] = {1, 0, 0};
     together one = run(3, NULL, 1, exact), x;
 
-    world_of("hosts", 1, 2, NULL, 5, exact);         /* host 0 alone */
+    world_of("hosts", 1, 2, NULL, 5, exact);          /* host 0 alone */
     x = world_of("hosts", 2, 4, two_hosts, 9, exact); /* two of each */
     EXPECT_INT(5, x.found.label.step);
     x = world_of("hosts", 3, 3, apart, 12, exact);

@@ -10,6 +10,7 @@
 
 #include "cli.h"
 #include "cluster/supervisor.h"
+#include "comm/wire.h"
 
 enum { SHOWN_WARNINGS = 8 };
 static const double PATIENCE_S = 10; /* an order that comes before the start waits for that */
@@ -209,9 +210,9 @@ static void hear_cause(watch *w, const tt_news *n)
         tt_str_free(&text);
         return;
     }
-    say_json(w, json_pack("{s:s, s:s, s:i, s:i, s:I}", "event", "cause", "text", text.data,
-                          "generation", c->generation, "rank", c->rank, "step",
-                          (json_int_t)c->step));
+    say_json(w,
+             json_pack("{s:s, s:s, s:i, s:i, s:I}", "event", "cause", "text", text.data,
+                       "generation", c->generation, "rank", c->rank, "step", (json_int_t)c->step));
     if (w->o->mode != CLI_JSON) say(w, text.data);
     tt_str_free(&text);
 }
@@ -381,9 +382,11 @@ static int show_plan(const tt_launch_opts *l, tt_arena *a)
 }
 
 /* The hub in a folder of ours, unless there is one already for hosts that wait. */
-static tt_err open_hub(const cli_world_opts *o, char folder[CLI_PATH], tt_hub **out)
+static tt_err open_hub(const cli_world_opts *o, bool far, char folder[CLI_PATH], tt_hub **out)
 {
     const char *tmp = getenv("TMPDIR");
+    char key[CLI_PATH];
+    tt_err err;
 
     if (o->adopter && o->adopter->hub) {
         snprintf(folder, CLI_PATH, "%s", o->adopter->folder);
@@ -392,19 +395,20 @@ static tt_err open_hub(const cli_world_opts *o, char folder[CLI_PATH], tt_hub **
     }
     snprintf(folder, CLI_PATH, "%s/tutti-XXXXXX", tmp && *tmp ? tmp : "/tmp");
     if (!mkdtemp(folder)) {
-        tt_err err = tt_fail(TT_EIO, "make a folder like %s: %s", folder, strerror(errno));
+        err = tt_fail(TT_EIO, "make a folder like %s: %s", folder, strerror(errno));
         *folder = 0;
         return err;
     }
-    return tt_hub_open(&(tt_hub_opts){.folder = folder, .world = ""}, out);
+    if (!far) return tt_hub_open(&(tt_hub_opts){.folder = folder, .world = ""}, out);
+    if ((err = tt_cluster_key_path(key)) || (err = tt_cluster_key_make(key))) return err;
+    return tt_hub_open(&(tt_hub_opts){folder, "tcp://*:0", key, ""}, out);
 }
 
 static void add_hosts(tt_supervisor *s, const tt_hosts *hosts, int slots)
 {
     if (!hosts->count) tt_supervisor_host(s, NULL, slots);
     for (int i = 0; i < hosts->count; i++)
-        tt_supervisor_host(s, hosts->host[i].name,
-                           hosts->host[i].slots ? hosts->host[i].slots : 1);
+        tt_supervisor_host(s, hosts->host[i].name, hosts->host[i].slots ? hosts->host[i].slots : 1);
 }
 
 static tt_policy_opts plan_policy(const cli_world_opts *o, int ranks, bool far)
@@ -425,7 +429,7 @@ int cli_supervise(const cli_world_opts *o)
     watch w = {.o = o};
     tt_hub *hub = NULL;
     tt_hosts hosts = {0};
-    tt_str by = {0};
+    tt_str by = {0}, far = {0};
     char folder[CLI_PATH] = "", rooms[TT_ROOMS] = "";
     tt_arena *a = tt_arena_open(4096);
     int code = -1;
@@ -443,9 +447,10 @@ int cli_supervise(const cli_world_opts *o)
         goto out;
     }
     catch_signals();
-    if ((err = open_hub(o, folder, &hub)) ||
+    if ((err = open_hub(o, hosts.count > 0, folder, &hub)) ||
         (o->adopter && o->adopter->hub && (err = cli_adopt(hub, o, &hosts, &asked))))
         goto out;
+    tt_hub_addresses(hub, &far);
     tt_supervisor_opts so = {.policy = plan_policy(o, ranks, hosts.count > 0),
                              .run = o->run,
                              .argv = o->worker,
@@ -454,6 +459,7 @@ int cli_supervise(const cli_world_opts *o)
                              .folder = folder,
                              .hub = hub,
                              .agents = o->adopter && o->adopter->hub,
+                             .far = far.data,
                              .rooms = rooms};
     if ((err = tt_supervisor_open(&so, &w.s))) goto out;
     add_hosts(w.s, &hosts, ranks + o->spares);
@@ -476,5 +482,6 @@ out:
     free(w.last_text);
     tt_hosts_free(&hosts);
     tt_str_free(&by);
+    tt_str_free(&far);
     return code;
 }

@@ -26,7 +26,8 @@ static const tt_option options[] = {
     {"set", 's', TT_OPT_LIST, offsetof(train_opts, set), "KEY=VALUE",
      "override a key of the job; may be repeated"},
     {"workers", 'n', TT_OPT_STRING, offsetof(train_opts, workers), "N|A:B",
-     "train with N processes, or with A to B of them, as many as there are places for; with --hosts or --hostfile, N on all hosts together; inside an "
+     "train with N processes, or with A to B of them, as many as there are places for; with "
+     "--hosts or --hostfile, N on all hosts together; inside an "
      "allocation of Slurm as many as it has tasks, if not given"},
     {"hosts", 'H', TT_OPT_STRING, offsetof(train_opts, hosts), "A:4,B:4",
      "the hosts, and how many workers each takes"},
@@ -501,8 +502,7 @@ static void begin_command(command *c, const train_opts *o, const char *program)
     add_word(c, NULL, "train");
     add_word(c, "--trace-steps", o->trace);
     add_word(c, "--runs", o->runs);
-    if (o->threads)
-        add_word(c, "--threads", tt_arena_printf(c->a, "%lld", (long long)o->threads));
+    if (o->threads) add_word(c, "--threads", tt_arena_printf(c->a, "%lld", (long long)o->threads));
 }
 
 /* The first world has the job as it was given; those after it as the first has resolved it, but for
@@ -576,12 +576,12 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
         goto fail;
     if (resume || o->dry_run)
         snprintf(made, sizeof made, "%s", resume ? run : *run ? run : "RUN");
-    else if ((err = tt_run_dir_make(o->runs ? o->runs : "runs",
-                                    tt_tree_get(checked, "name")->text, *run ? run : NULL, made)))
+    else if ((err = tt_run_dir_make(o->runs ? o->runs : "runs", tt_tree_get(checked, "name")->text,
+                                    *run ? run : NULL, made)))
         goto fail;
     w.run = made;
-    make_commands(o, argc ? argv[0] : made, &job, made, w.least && w.least < w.ranks,
-                  &first, &next);
+    make_commands(o, argc ? argv[0] : made, &job, made, w.least && w.least < w.ranks, &first,
+                  &next);
     w.worker = first.word;
     w.next = next.word;
     command_line(&typed);

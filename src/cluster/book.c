@@ -31,7 +31,8 @@ static tt_err take_run(tt_book *b, const char *address)
     snprintf(path, sizeof path, "%s/supervisor.json", b->run);
     b->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (b->lock < 0) return tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
-    while ((err = flock(b->lock, LOCK_EX | LOCK_NB)) && errno == EINTR) {}
+    while ((err = flock(b->lock, LOCK_EX | LOCK_NB)) && errno == EINTR) {
+    }
     if (err) {
         if (errno != EWOULDBLOCK) return tt_fail(TT_EIO, "lock %s: %s", path, strerror(errno));
         other = json_load_file(path, 0, NULL);
@@ -47,8 +48,7 @@ static tt_err take_run(tt_book *b, const char *address)
     line = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
     if (!line) return tt_fail(TT_ENOMEM, "no memory for %s", path);
-    if (ftruncate(b->lock, 0) ||
-        pwrite(b->lock, line, strlen(line), 0) != (ssize_t)strlen(line)) {
+    if (ftruncate(b->lock, 0) || pwrite(b->lock, line, strlen(line), 0) != (ssize_t)strlen(line)) {
         tt_fail(TT_EIO, "write %s: %s", path, strerror(errno));
         lament(b);
     }
@@ -78,7 +78,8 @@ tt_err tt_book_open(const char *run, const char *address, tt_book *out)
         tt_file_release(&text);
         if (err) return tt_context(err, "%s", path);
     }
-    if ((int)out->ledger.generation > out->generation) out->generation = (int)out->ledger.generation;
+    if ((int)out->ledger.generation > out->generation)
+        out->generation = (int)out->ledger.generation;
     out->fd = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (out->fd < 0) {
         tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
@@ -108,8 +109,8 @@ const char *tt_book_record(tt_book *b, const tt_record *r, bool safe)
     tt_str line = {0};
 
     tt_record_print(r, &line);
-    if (b->fd >= 0 && (write(b->fd, line.data, line.size) != (ssize_t)line.size ||
-                       (safe && fdatasync(b->fd)))) {
+    if (b->fd >= 0 &&
+        (write(b->fd, line.data, line.size) != (ssize_t)line.size || (safe && fdatasync(b->fd)))) {
         tt_fail(TT_EIO, "write %s/ledger.jsonl: %s", b->run, strerror(errno));
         lament(b);
     }

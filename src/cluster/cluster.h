@@ -104,6 +104,9 @@ typedef struct tt_hub_from {
 json_t *tt_hub_next(tt_hub *h, tt_hub_from *from, const char **word);
 void tt_hub_say(tt_hub *h, tt_hub_from to, json_t *o); /* takes the reference */
 const char *tt_hub_address(const tt_hub *h);           /* for those on this host */
+/* For those on others: all addresses of this host, in a list: "tcp://10.0.0.1:4444,tcp://...".
+ * Added to `out`; nothing if the hub is for this host alone. */
+void tt_hub_addresses(const tt_hub *h, tt_str *out);
 /* Tells all agents the exit code; they end what they have started. Accepts NULL. */
 void tt_hub_close(tt_hub *h, int code);
 
@@ -139,8 +142,8 @@ tt_vital *tt_pulse_vital(tt_pulse *p); /* to be kept up to date; NULL for NULL *
 /* Says READY and waits for GO. TT_ESTOP: told to end, or the supervisor is gone. */
 typedef struct tt_go {
     uint32_t generation;
-    bool known;   /* something is committed, as far as the ledger has it ... */
-    tt_told told; /* ... and this is it */
+    bool known;    /* something is committed, as far as the ledger has it ... */
+    tt_told told;  /* ... and this is it */
     char why[512]; /* how the world before ended; "": there was none */
 } tt_go;
 tt_err tt_pulse_ready(tt_pulse *p, tt_go *out);

@@ -25,8 +25,11 @@
 #define _GNU_SOURCE
 #include "inner.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -499,6 +502,28 @@ void tt_hub_say(tt_hub *h, tt_hub_from to, json_t *o)
 const char *tt_hub_address(const tt_hub *h)
 {
     return tt_wire_address(h->near);
+}
+
+void tt_hub_addresses(const tt_hub *h, tt_str *out)
+{
+    const char *address = h->far ? tt_wire_address(h->far) : "", *port = strrchr(address, ':');
+    struct ifaddrs *list = NULL;
+    char text[INET_ADDRSTRLEN];
+
+    if (!port) return;
+    if (!strchr(address, '*') && !strstr(address, "0.0.0.0")) {
+        tt_str_add(out, "%s", address);
+        return;
+    }
+    if (getifaddrs(&list)) return;
+    for (const struct ifaddrs *i = list; i; i = i->ifa_next) {
+        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_LOOPBACK))
+            continue;
+        const struct sockaddr_in *a = (const void *)i->ifa_addr;
+        inet_ntop(AF_INET, &a->sin_addr, text, sizeof text);
+        tt_str_add(out, "%stcp://%s%s", out->size ? "," : "", text, port);
+    }
+    freeifaddrs(list);
 }
 
 static bool hear_near(tt_hub *h)

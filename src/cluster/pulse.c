@@ -11,13 +11,17 @@
  *                          die
  *
  * A worker outlives its supervisor by no more than a tenth of a second on the same host, where a
- * pidfd tells. On others it ends when its beats were not answered for TT_LEASE_S: by then a supervisor
- * that cannot reach it takes it for gone. It ends without a word: its state is in the vault. */
+ * pidfd tells. On others it ends when its beats were not answered for TT_LEASE_S: by then a
+ * supervisor that cannot reach it takes it for gone. It ends without a word: its state is in the
+ * vault. */
 #define _GNU_SOURCE
 #include "inner.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <execinfo.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -196,13 +200,44 @@ static void *live(void *arg)
 
 /* ---- calls ---- */
 
+/* Of the addresses of a host, the one that is in a net of ours; else the first. */
+static void choose_address(const char *list, char out[256])
+{
+    struct ifaddrs *ours = NULL;
+    char copy[4096], *save, *one;
+
+    snprintf(copy, sizeof copy, "%s", list);
+    *out = 0;
+    if (getifaddrs(&ours)) ours = NULL;
+    for (one = strtok_r(copy, ",", &save); one; one = strtok_r(NULL, ",", &save)) {
+        char text[64];
+        struct in_addr a;
+        if (!*out) snprintf(out, 256, "%s", one);
+        if (sscanf(one, "tcp://%63[0-9.]", text) != 1 || inet_pton(AF_INET, text, &a) != 1)
+            continue;
+        for (const struct ifaddrs *i = ours; i; i = i->ifa_next) {
+            if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !i->ifa_netmask ||
+                (i->ifa_flags & IFF_LOOPBACK))
+                continue;
+            uint32_t mask = ((const struct sockaddr_in *)(const void *)i->ifa_netmask)
+                                ->sin_addr.s_addr,
+                     own = ((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr.s_addr;
+            if ((own & mask) != (a.s_addr & mask)) continue;
+            snprintf(out, 256, "%s", one);
+            goto out;
+        }
+    }
+out:
+    if (ours) freeifaddrs(ours);
+}
+
 /* On the supervisor's host its socket and its process are looked at, on others its address. */
 static tt_err reach(tt_pulse *p, const char *near)
 {
     const char *host = getenv("TUTTI_CONTROL_HOST"), *far = getenv("TUTTI_CONTROL_FAR"),
                *pid = getenv("TUTTI_CONTROL_PID");
     tt_cluster_key key;
-    char path[4096];
+    char path[4096], address[256];
     tt_err err;
 
     if (!host || !strcmp(host, p->host)) {
@@ -212,7 +247,8 @@ static tt_err reach(tt_pulse *p, const char *near)
     }
     if (!far) return tt_fail(TT_EENV, "no way to the supervisor on %s", host);
     if ((err = tt_cluster_key_path(path)) || (err = tt_cluster_key_load(path, &key))) return err;
-    return tt_wire_reach(far, &key, &p->wire);
+    choose_address(far, address);
+    return tt_wire_reach(address, &key, &p->wire);
 }
 
 tt_err tt_pulse_open(int rank, tt_pulse **out)

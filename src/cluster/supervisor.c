@@ -43,8 +43,8 @@ typedef struct world {
     int keeper; /* a pidfd: readable when it ends */
     member *member;
     int members, generation;
-    bool found;      /* it has told from where it goes on      */
-    double kill_at;  /* 0: not; else when, for one that tells its stacks first */
+    bool found;        /* it has told from where it goes on      */
+    double kill_at;    /* 0: not; else when, for one that tells its stacks first */
     bool killed, left; /* left: nothing of it is here any more  */
     int code;
     stream out, err;
@@ -68,7 +68,7 @@ struct tt_supervisor {
     char *kept[KEPT_LINES];
     int kept_count;
     double told, recorded;
-    double failed;      /* when a failure was seen that is not made good yet; 0: none */
+    double failed; /* when a failure was seen that is not made good yet; 0: none */
     int64_t failed_step;
     int failed_generation;
     char why[512], host[64];
@@ -210,10 +210,7 @@ static tt_err launch_world(tt_supervisor *s, world *w)
     if (!err && !(err = tt_launch_start(&l, &w->launch))) {
         w->member = calloc((size_t)w->members, sizeof *w->member);
         if (!w->member) tt_mem_out(sizeof *w->member);
-        for (int i = 0; i < w->members; i++) {
-            w->member[i].pidfd = -1;
-            w->member[i].here = s->place[m[i].host].here;
-        }
+        for (int i = 0; i < w->members; i++) w->member[i].pidfd = -1;
         w->keeper = (int)syscall(SYS_pidfd_open, w->launch.pid, 0);
     }
     tt_arena_close(a);
@@ -247,8 +244,8 @@ static void kill_world(tt_supervisor *s, world *w)
     if (w->launched) tt_launch_signal(&w->launch, SIGKILL);
 }
 
-/* Of ranks on other hosts we know that they are gone when they have said so, or when they have heard
- * nothing of us for longer than they live without. */
+/* Of ranks on other hosts we know that they are gone when they have said so, or when they have
+ * heard nothing of us for longer than they live without. */
 static bool all_gone(const world *w)
 {
     double now = tt_clock_s();
@@ -448,12 +445,11 @@ static void give_go(tt_supervisor *s, world *w, int generation)
                           tt_json_text(s->why));
 
     if (k->committed)
-        json_object_set_new(o, "told",
-                            json_pack("{s:I, s:I, s:I, s:I}", "generation",
-                                      (json_int_t)k->told.label.generation, "attempt",
-                                      (json_int_t)k->told.label.attempt, "step",
-                                      (json_int_t)k->told.label.step, "by",
-                                      (json_int_t)k->told.by));
+        json_object_set_new(
+            o, "told",
+            json_pack("{s:I, s:I, s:I, s:I}", "generation", (json_int_t)k->told.label.generation,
+                      "attempt", (json_int_t)k->told.label.attempt, "step",
+                      (json_int_t)k->told.label.step, "by", (json_int_t)k->told.by));
     w->generation = generation;
     tt_record r = {.kind = TT_REC_GO, .generation = (uint32_t)generation, .workers = w->members};
     snprintf(r.why, sizeof r.why, "%.*s", (int)sizeof r.why - 1, s->why);
@@ -504,9 +500,8 @@ static void act(tt_supervisor *s, const tt_action *a, bool stuck)
         break;
     case TT_ACT_EXIT:
         record(s,
-               &(tt_record){.kind = TT_REC_END,
-                            .step = s->book.ledger.told.label.step,
-                            .code = a->code},
+               &(tt_record){
+                   .kind = TT_REC_END, .step = s->book.ledger.told.label.step, .code = a->code},
                true);
         add_news(s, (tt_news){.kind = TT_NEWS_EXIT, .code = a->code, .cause = a->cause});
         break;
@@ -556,6 +551,7 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
     member *m = &w->member[rank];
     if (!m->pid) {
         m->pid = pid;
+        m->here = !from.far;
         if (m->here) m->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     }
     m->from = from;
@@ -563,11 +559,10 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
     m->phase = (tt_phase)phase;
     m->step = json_integer_value(json_object_get(o, "step"));
     note_step(s, w, m);
-    take_event(s, (tt_event){.kind = TT_EV_BEAT,
-                             .world = w->id,
-                             .rank = rank,
-                             .phase = m->phase,
-                             .step = m->step});
+    take_event(
+        s,
+        (tt_event){
+            .kind = TT_EV_BEAT, .world = w->id, .rank = rank, .phase = m->phase, .step = m->step});
 }
 
 /* A job, a dataset or numbers that are bad will be so the next time. */

@@ -1,6 +1,6 @@
 /* supervisor: carries out what the policy decides. It starts worlds, hears their workers, sees them
- * die, ends them for certain, keeps the run's ledger, and hands on what they say; what is to be done
- * it asks the policy.
+ * die, ends them for certain, keeps the run's ledger, and hands on what they say; what is to be
+ * done it asks the policy.
  *
  *   tt_supervisor_open -> tt_supervisor_host ... -> [tt_supervisor_turn -> tt_supervisor_take ...]
  *   ... -> tt_supervisor_close
@@ -37,8 +37,8 @@ void tt_supervisor_host(tt_supervisor *s, const char *name, int slots);
 void tt_supervisor_turn(tt_supervisor *s, int ms);
 void tt_supervisor_want(tt_supervisor *s, int least, int most);
 void tt_supervisor_threads(tt_supervisor *s, int threads); /* of workers from now on; 0: auto */
-void tt_supervisor_stop(tt_supervisor *s, int code); /* save, and end with this exit code */
-void tt_supervisor_quit(tt_supervisor *s, int code); /* end */
+void tt_supervisor_stop(tt_supervisor *s, int code);       /* save, and end with this exit code */
+void tt_supervisor_quit(tt_supervisor *s, int code);       /* end */
 
 typedef enum tt_news_kind {
     TT_NEWS_NONE,

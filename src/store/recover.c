@@ -136,8 +136,8 @@ static bool is_chosen(const tt_found *f, const tt_recovery *r)
 }
 
 /* Is there a slot that has one part of the chosen state and is to have another? */
-static bool must_move(const tt_recovery *r, const tt_found *found, int count, const tt_holder *place,
-                      int places)
+static bool must_move(const tt_recovery *r, const tt_found *found, int count,
+                      const tt_holder *place, int places)
 {
     if (r->parts == 1) return false;
     for (int k = 0; k < places; k++)
@@ -166,7 +166,7 @@ static int nearness(const tt_found *f, tt_holder p)
 }
 
 tt_refill tt_recover_share(const tt_recovery *r, const tt_found *found, int count, tt_holder place,
-                          tt_label label, int *from)
+                           tt_label label, int *from)
 {
     const tt_found *now = NULL, *before = NULL; /* of this slot and of the chosen state */
     tt_refill s = {0};

@@ -65,6 +65,6 @@ typedef struct tt_refill {
 /* What the rank that has this place does. from[p] (there is room for r->parts) becomes the index of
  * the half to take part p from: of the same slot, or else the same host, if there is one. */
 tt_refill tt_recover_share(const tt_recovery *r, const tt_found *found, int count, tt_holder place,
-                          tt_label label, int *from);
+                           tt_label label, int *from);
 
 #endif

@@ -223,7 +223,8 @@ static tt_err load_state(tt_trainer *t)
 {
     tt_err err = TT_OK;
 
-    if (t->ckpt) err = trainer_restore(t, t->ckpt);
+    if (t->ckpt)
+        err = trainer_restore(t, t->ckpt);
     else if (t->init_w)
         memcpy(t->state.w, t->init_w, (size_t)t->size * sizeof(float));
     if (t->step > t->steps)

@@ -97,8 +97,7 @@ static void measure(tt_trainer *t, keep *k)
     k->bytes += pieces;
     if (!(k->map = calloc(pieces + 1, 1))) tt_mem_out(pieces);
     for (size_t i = 0; i < pieces; i++)
-        k->map[i] =
-            k->parts == 1 || tt_strategy_owner(t->strategy, (int)i) == t->world->rank;
+        k->map[i] = k->parts == 1 || tt_strategy_owner(t->strategy, (int)i) == t->world->rank;
 }
 
 /* ---- what there is ---- */
@@ -173,7 +172,8 @@ static tt_err hear_all(tt_trainer *t, keep *k)
     for (int r = 0; r < w->size; r++)
         for (int i = 0; i < counts[r]; i++)
             for (int f = 0; f < k->count; f++)
-                if (k->found[f].host == w->peer[r].host && k->found[f].slot == got[r * most + i].slot &&
+                if (k->found[f].host == w->peer[r].host &&
+                    k->found[f].slot == got[r * most + i].slot &&
                     k->found[f].half == got[r * most + i].half)
                     k->notes[f] = got[r * most + i].note;
 out:
@@ -207,7 +207,8 @@ tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go)
     k->go = *go;
     uint64_t need = tt_vault_need(k->bytes) * (uint64_t)w->local_size;
     char name[TT_RUN_ID + 16];
-    snprintf(name, sizeof name, w->threads ? "%s-%d" : "%s", id, w->host); /* hosts of a simulation */
+    snprintf(name, sizeof name, w->threads ? "%s-%d" : "%s", id,
+             w->host); /* hosts of a simulation */
     err = tt_vault_folder(name, need, "/var/tmp", k->folder, &k->on_disk);
     if ((err = all_agree(t, err))) { /* nobody has one, then */
         if (!w->rank)
@@ -360,8 +361,7 @@ static tt_err fetch_replica(tt_trainer *t, int *half)
     *half = tt_vault_begin(k->vault);
     if (near.host != w->host) { /* the first of the host has it by now, in one of its halves */
         near = (tt_found){.host = w->host, .slot = 0, .half = 0, .label = k->label};
-        if (!(err = copy_near(t, &near, tt_vault_data(k->vault, *half), true, true)))
-            goto copied;
+        if (!(err = copy_near(t, &near, tt_vault_data(k->vault, *half), true, true))) goto copied;
         near.half = 1;
     }
     if ((err = copy_near(t, &near, tt_vault_data(k->vault, *half), true, true))) return err;
