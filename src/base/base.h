@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "err.h"
+#include "failpoint.h"
 #include "file.h"
 #include "log.h"
 #include "mem.h"
