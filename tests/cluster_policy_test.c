@@ -320,6 +320,24 @@ TT_TEST(policy, too_many_failures_end_the_run_with_the_first_cause)
     end();
 }
 
+TT_TEST(policy, failures_with_progress_between_them_are_no_reason_to_give_up)
+{
+    tt_policy_opts o = fixed(1);
+
+    o.max_restarts = 2;
+    begin(o);
+    give_host(0, 1);
+    for (int i = 0; i < 6; i++) {
+        pass(8); /* time to prove itself */
+        give_dead(tt_policy_look(x.p).active, 0, 137);
+    }
+    pass(8);
+    EXPECT(!strstr(x.log, "exit"));
+    EXPECT_INT(6, tt_policy_look(x.p).restarts);
+    EXPECT_INT(0, tt_policy_look(x.p).in_a_row);
+    end();
+}
+
 /* ---- slots that fail ---- */
 
 TT_TEST(policy, a_slot_that_fails_again_and_again_is_left_out_and_taken_back)

@@ -16,8 +16,8 @@
 
 typedef struct train_opts {
     tt_opt_list set;
-    int64_t threads, spares, max_restarts;
-    const char *elastic, *workers, *hosts, *hostfile, *trace, *wait;
+    int64_t threads, spares;
+    const char *max_restarts, *elastic, *workers, *hosts, *hostfile, *trace, *wait;
     const char *run, *runs, *resume, *init;
     bool partial, quiet, json, dry_run;
 } train_opts;
@@ -36,8 +36,8 @@ static const tt_option options[] = {
     {"elastic", 0, TT_OPT_STRING, offsetof(train_opts, elastic), "A:B", "the same as -n A:B"},
     {"spares", 0, TT_OPT_INT, offsetof(train_opts, spares), "K",
      "keep K more workers that hold the state but have no work, to replace lost ones"},
-    {"max-restarts", 0, TT_OPT_INT, offsetof(train_opts, max_restarts), "N",
-     "give up after N failures in a row without progress between them; 10"},
+    {"max-restarts", 0, TT_OPT_STRING, offsetof(train_opts, max_restarts), "N",
+     "give up after more than N failures in a row without progress between them; 10"},
     {"wait", 0, TT_OPT_STRING, offsetof(train_opts, wait), "TIME",
      "how long too few workers wait for more before the run gives up; 10m, or 10s for a fixed "
      "number on this host"},
@@ -322,6 +322,17 @@ static tt_err read_workers(const char *option, const char *text, int *least, int
     return TT_OK;
 }
 
+static tt_err read_restarts(const char *text, int *out)
+{
+    int64_t n;
+
+    if (!text) return TT_OK;
+    if (!tt_parse_int(text, &n) || n < 0 || n > 1000000)
+        return tt_fail(TT_EINVAL, "--max-restarts: '%s' is not 0 to 1000000", text);
+    *out = (int)n;
+    return TT_OK;
+}
+
 static json_t *error_of(tt_err err)
 {
     return json_pack("{s:s, s:i, s:s}", "event", "error", "exit_code", cli_exit_code(err),
@@ -553,7 +564,7 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
     cli_world_opts w = {.list = o->hosts,
                         .file = o->hostfile,
                         .spares = (int)o->spares,
-                        .max_restarts = o->max_restarts ? (int)o->max_restarts : 10,
+                        .max_restarts = 10,
                         .adopter = adopter,
                         .wait_s = wait_s,
                         .dry_run = o->dry_run,
@@ -568,6 +579,7 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
 
     if ((err = o->elastic ? read_workers("elastic", o->elastic, &w.least, &w.ranks)
                           : read_workers("workers", o->workers, &w.least, &w.ranks)) ||
+        (err = read_restarts(o->max_restarts, &w.max_restarts)) ||
         (err = read_trace(o->trace, &from, &to)) || (argc && (err = check_file(argv[0]))) ||
         (err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, o->quiet, &job)))
         goto fail;
