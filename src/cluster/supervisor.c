@@ -71,7 +71,7 @@ struct tt_supervisor {
     double failed; /* when a failure was seen that is not made good yet; 0: none */
     int64_t failed_step;
     int failed_generation;
-    char why[512], host[64];
+    char why[512], renewed[128], host[64];
 };
 
 /* ---- news ---- */
@@ -170,10 +170,11 @@ static const char **list_command(const tt_supervisor *s, tt_arena *a)
     while (from[n]) n++;
     words = tt_arena_take(a, (size_t)(n + 3) * sizeof *words, 8);
     for (int i = 0; i < n; i++) {
+        if (s->threads && !strcmp(from[i], "--")) { /* behind all options: the last one counts */
+            words[count++] = "--threads";
+            words[count++] = tt_arena_printf(a, "%d", s->threads);
+        }
         words[count++] = from[i];
-        if (i != 1 || !s->threads) continue; /* behind "train" */
-        words[count++] = "--threads";
-        words[count++] = tt_arena_printf(a, "%d", s->threads);
     }
     words[count] = NULL;
     return words;
@@ -308,6 +309,9 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
         break;
     case TT_CAUSE_STOP:
         tt_str_add(out, "told to stop");
+        break;
+    case TT_CAUSE_RENEW:
+        tt_str_add(out, "%s", s->renewed);
         break;
     case TT_CAUSE_NONE:
         break;
@@ -777,9 +781,11 @@ void tt_supervisor_want(tt_supervisor *s, int least, int most)
     take_event(s, (tt_event){.kind = TT_EV_WANT, .least = least, .most = most});
 }
 
-void tt_supervisor_threads(tt_supervisor *s, int threads)
+void tt_supervisor_renew(tt_supervisor *s, int threads, const char *why)
 {
     s->threads = threads;
+    snprintf(s->renewed, sizeof s->renewed, "%s", why);
+    take_event(s, (tt_event){.kind = TT_EV_RENEW});
 }
 
 void tt_supervisor_stop(tt_supervisor *s, int code)
