@@ -771,6 +771,7 @@ tt_policy_view tt_policy_look(const tt_policy *p)
         .standby_ready = s && s->state == STANDING,
         .waiting = p->waiting,
         .ending = p->ending,
+        .current = a && a->state == ACTIVE && is_wanted(p, a),
         .step = p->step,
     };
 }

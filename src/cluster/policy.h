@@ -158,6 +158,7 @@ typedef struct tt_policy_view {
     int least, most;
     int slots; /* that can be used, of all hosts */
     bool standby_ready, waiting, ending;
+    bool current; /* the active world is what is wanted */
     int64_t step; /* the newest that an active world's rank 0 has told; -1: none yet */
 } tt_policy_view;
 tt_policy_view tt_policy_look(const tt_policy *p);
