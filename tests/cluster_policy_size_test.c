@@ -79,6 +79,21 @@ TT_TEST(policy, a_host_that_leaves_is_replaced_before_its_world_ends)
     end();
 }
 
+TT_TEST(policy, a_host_that_takes_fewer_is_not_called_gone)
+{
+    tt_policy_opts o = fixed(3);
+
+    o.least = 1;
+    begin(o);
+    give_host(0, 3);
+    pass(2);
+    x.log[0] = 0;
+    give_host(0, 2);
+    pass(0.5);
+    expect_log("kill2 start3:0.0,0.1 tell:resize yield1 persist2 go3 start4:0.0,0.1 ");
+    end();
+}
+
 TT_TEST(policy, below_least_it_waits_and_then_ends)
 {
     tt_policy_opts o = fixed(2);

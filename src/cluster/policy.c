@@ -669,11 +669,13 @@ static void resize(tt_policy *p)
     if (!a || a->state != ACTIVE || is_wanted(p, a)) return;
     if (p->roster.members && !(w && w->state == STANDING && is_wanted(p, w))) return;
     lost = lost_member(p, a);
-    tell(p, cause_of(lost >= 0                  ? TT_CAUSE_HOST
+    /* A host that takes fewer than before is no host that is gone. */
+    bool gone = lost >= 0 && !tt_roster_slots(&p->roster, a->member[lost].host);
+    tell(p, cause_of(gone                       ? TT_CAUSE_HOST
                      : !p->roster.members       ? TT_CAUSE_BELOW
                      : a->renewal != p->renewal ? TT_CAUSE_RENEW
                                                 : TT_CAUSE_RESIZE,
-                     a, lost));
+                     a, gone ? lost : -1));
     set_state(p, a, YIELDING);
     act(p, TT_ACT_YIELD, a->id, a->generation);
 }
