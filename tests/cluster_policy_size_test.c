@@ -181,7 +181,7 @@ TT_TEST(policy, spares_give_way_to_workers)
     expect_log("start1:0.0,0.1,0.2,0.3s,0.4s persist1 go1 ");
     give_host(0, 3);
     pass(1);
-    expect_log("start2:0.0,0.1,0.2 tell:host yield1 persist2 go2 ");
+    expect_log("start2:0.0,0.1,0.2 tell:resize yield1 persist2 go2 ");
     end();
 }
 

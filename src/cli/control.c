@@ -175,6 +175,7 @@ struct cli_control {
     bool hosts; /* the user has named hosts: their slots are what there is */
     cli_steer *steer;
     cli_order order;
+    int least; /* of an elastic run, whatever its size is now; 0: it is not elastic */
     json_t *start, *progress;
     double since;
 
@@ -364,16 +365,20 @@ static bool read_size(cli_control *c, tt_hub_from from, int *least, int *most)
     tt_policy_view v = tt_supervisor_look(c->s);
     bool exactly = !*least;
 
-    if (!*most) {
+    if (!*most) { /* threads alone */
         *least = v.least;
         *most = v.most;
         return true;
     }
-    if (exactly) *least = v.least < v.most ? v.least : *most;
-    if (*least <= *most) return make_room(c, from, exactly ? *most : *least, *most);
+    if (exactly) *least = c->least ? c->least : *most;
+    if (*least <= *most) {
+        if (!make_room(c, from, exactly ? *most : *least, *most)) return false;
+        if (!exactly) c->least = *least < *most ? *least : 0;
+        return true;
+    }
     refuse(c, from,
            "the run is to have %d workers at least: to have %d, say what it may have, %d:%d",
-           v.least, *most, *most, v.most);
+           c->least, *most, *most, v.most);
     return false;
 }
 
@@ -556,6 +561,7 @@ cli_control *cli_control_open(tt_supervisor *s, const cli_world_opts *o, const t
     c->s = s;
     c->o = o;
     c->hosts = hosts->count > 0;
+    c->least = o->least < o->ranks ? o->least : 0;
     c->since = tt_wall_s();
     c->steer = cli_steer_open(s, o, hosts);
     return c;
