@@ -180,7 +180,8 @@ tt_err cli_live_list(cli_live_run **out, int *count); /* oldest first; free() th
 /* The identity of a run (its file `id`), and from there back to its folder. */
 bool cli_run_id(const char *run, char id[TT_RUN_ID]);
 void cli_live_remember(const char *run);
-bool cli_live_recall(const char *id, char run[CLI_PATH]); /* false: not known, or not there */
+/* False: it is not where it was, or (*known stays false) nobody knows where that is. */
+bool cli_live_recall(const char *id, char run[CLI_PATH], bool *known);
 void cli_live_forget(const char *id);
 
 /* ---- control.c: how other commands reach the supervisor of a run ---- */
@@ -210,6 +211,13 @@ const char *cli_control_said(cli_control *c); /* the next line for people; NULL:
 void cli_control_close(cli_control *c);       /* who still waits is told; accepts NULL */
 /* status.c: what a supervisor or, without one, the run folder tells of a run. */
 tt_err cli_status_get(const char *run, double timeout_s, json_t **out);
+
+/* ---- clean.c: what runs that died have left on this host ---- */
+typedef struct cli_clean_opts {
+    const char *runs;
+    bool dry_run, all, json;
+} cli_clean_opts;
+tt_err cli_clean(const cli_clean_opts *o);
 
 /* ---- detach.c: a training without a terminal ---- */
 /* In the child false, and what it prints from here on is kept: until the run has begun for the

@@ -141,25 +141,27 @@ void cli_live_remember(const char *run)
 }
 
 /* Is this the folder of that run, still? */
-static bool leads_to(const char *link, const char *id, char run[CLI_PATH])
+static bool leads_to(const char *link, const char *id, char run[CLI_PATH], bool *known)
 {
     char found[TT_RUN_ID];
     ssize_t n = readlink(link, run, CLI_PATH - 1);
 
     if (n <= 0) return false;
+    *known = true;
     run[n] = 0;
     return cli_run_id(run, found) && !strcmp(found, id);
 }
 
-bool cli_live_recall(const char *id, char run[CLI_PATH])
+bool cli_live_recall(const char *id, char run[CLI_PATH], bool *known)
 {
     place list[PLACES];
     char link[CLI_PATH + 300];
     int n = list_places(list);
 
+    *known = false;
     for (int i = 0; i < n; i++) {
         snprintf(link, sizeof link, "%s/%.250s.run", list[i].path, id);
-        if (is_ours(list[i].path) && leads_to(link, id, run)) return true;
+        if (is_ours(list[i].path) && leads_to(link, id, run, known)) return true;
     }
     return false;
 }

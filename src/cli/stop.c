@@ -18,7 +18,8 @@ typedef struct stop_opts {
 
 static const tt_option options[] = {
     {"now", 0, TT_OPT_FLAG, offsetof(stop_opts, now), NULL,
-     "end it at once, without saving: what was done since the last checkpoint is lost"},
+     "end it at once, without a checkpoint; the state stays in memory until the run is resumed or "
+     "cleaned away"},
     {"wait", 0, TT_OPT_STRING, offsetof(stop_opts, wait), "TIME",
      "how long to wait for its end; 60s. 0: not at all"},
     {"runs", 0, TT_OPT_STRING, offsetof(stop_opts, runs), "DIR", "where run folders are; runs"},
@@ -85,13 +86,20 @@ static tt_err show(const char *run, bool json)
                                  saved < 0 ? json_null() : json_integer(saved)),
                        false);
     } else {
-        tt_str p = {0};
+        tt_str p = {0}, q = {0};
+        json_int_t workers = json_integer_value(json_object_get(r.summary, "workers"));
         cli_quote(cli_program, &p);
+        cli_quote(run, &q);
         printf("run %s is %s at step %lld", run, r.status, (long long)r.step);
         if (saved >= 0) printf(", saved at step %lld", (long long)saved);
         printf("\n");
-        if (strcmp(r.status, "done")) printf("  %s train --resume %s\n", p.data, run);
+        if (strcmp(r.status, "done")) {
+            printf("  %s train --resume %s", p.data, q.data);
+            if (workers > 1) printf(" -n %lld", (long long)workers);
+            printf("\n");
+        }
         tt_str_free(&p);
+        tt_str_free(&q);
     }
     json_decref(r.summary);
     return TT_OK;
