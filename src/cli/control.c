@@ -315,24 +315,26 @@ static bool take_number(const json_t *o, const char *key, int most, int *out)
     return true;
 }
 
-/* Is there room? On this host alone room is made; `least` and `most` are as wanted. */
-static bool make_room(cli_control *c, tt_hub_from from, int least, int most)
+/* Says so many are wanted, `need` of them now, if there is room. On this host alone room is made:
+ * before more are wanted, and taken back after fewer are, so that there is never too little. */
+static bool want(cli_control *c, tt_hub_from from, int need, int least, int most)
 {
     tt_policy_view v = tt_supervisor_look(c->s);
-    int slots = cli_slots_here(least, most) + c->o->spares;
+    int slots = cli_slots_here(need, most) + c->o->spares;
 
-    if (c->hosts && least > v.slots) {
-        refuse(c, from, "%d workers are wanted, but the hosts have %d slot%s in all", least,
-               v.slots, v.slots == 1 ? "" : "s");
+    if (c->hosts && need > v.slots) {
+        refuse(c, from, "%d workers are wanted, but the hosts have %d slot%s in all", need, v.slots,
+               v.slots == 1 ? "" : "s");
         return false;
     }
-    if (c->hosts) return true;
-    if (cli_ranks_check(&(tt_hosts){0}, slots)) {
+    if (!c->hosts && cli_ranks_check(&(tt_hosts){0}, slots)) {
         refuse(c, from, "%s", tt_message());
         return false;
     }
+    if (!c->hosts && slots > v.slots) tt_supervisor_host(c->s, NULL, slots);
+    tt_supervisor_want(c->s, least, most);
+    if (!c->hosts && slots < v.slots) tt_supervisor_host(c->s, NULL, slots);
     cli_steer_decided(c->steer, true, false);
-    tt_supervisor_host(c->s, NULL, slots);
     return true;
 }
 
@@ -360,25 +362,20 @@ static json_t *resized(const cli_control *c)
 }
 
 /* "6" is given as least 0. Elastic runs keep their minimum, others have a new fixed number. */
-static bool read_size(cli_control *c, tt_hub_from from, int *least, int *most)
+static bool want_size(cli_control *c, tt_hub_from from, int least, int most)
 {
     tt_policy_view v = tt_supervisor_look(c->s);
-    bool exactly = !*least;
+    bool exactly = !least;
 
-    if (!*most) { /* threads alone */
-        *least = v.least;
-        *most = v.most;
-        return true;
-    }
-    if (exactly) *least = c->least ? c->least : *most;
-    if (*least <= *most) {
-        if (!make_room(c, from, exactly ? *most : *least, *most)) return false;
-        if (!exactly) c->least = *least < *most ? *least : 0;
+    if (exactly) least = c->least ? c->least : most;
+    if (least <= most) {
+        if (!want(c, from, exactly ? most : least, least, most)) return false;
+        if (!exactly) c->least = least < most ? least : 0;
         return true;
     }
     refuse(c, from,
            "the run is to have %d workers at least: to have %d, say what it may have, %d:%d",
-           c->least, *most, *most, v.most);
+           c->least, most, most, v.most);
     return false;
 }
 
@@ -403,8 +400,7 @@ static void begin_resize(cli_control *c, tt_hub_from from, const json_t *o)
     }
     c->resize.generation = v.generation;
     c->resize.workers = v.workers;
-    if (!read_size(c, from, &least, &most)) return;
-    tt_supervisor_want(c->s, least, most);
+    if (most && !want_size(c, from, least, most)) return;
     if (threads >= 0) {
         snprintf(why, sizeof why,
                  threads ? "each worker is to have %d thread%s"

@@ -517,7 +517,7 @@ static void begin_command(command *c, const train_opts *o, const char *program)
 }
 
 /* The first world has the job as it was given; those after it as the first has resolved it, but for
- * the threads, which are as many as there is room for. */
+ * the threads, which are as many as were wanted: a world between may have had others. */
 static void make_commands(const train_opts *o, const char *job, const cli_job *tree,
                           const char *run, bool elastic, command *first, command *next)
 {
@@ -535,7 +535,10 @@ static void make_commands(const train_opts *o, const char *job, const cli_job *t
     add_word(first, "--init", o->init);
     if (o->partial) add_word(first, NULL, "--partial");
     add_word(first, "--", job); /* its name may begin with a dash */
-    if (!threads && !o->threads) add_word(next, "--set", "train.threads=0");
+    if (!o->threads)
+        add_word(next, "--set",
+                 tt_arena_printf(first->a, "train.threads=%s",
+                                 threads && threads->text && *threads->text ? threads->text : "0"));
     add_word(next, "--run", run);
     add_word(next, "--", run);
 }
