@@ -44,6 +44,7 @@ typedef struct world {
     member *member;
     int members, generation;
     bool found;        /* it has told from where it goes on      */
+    bool yields;       /* it was told to make room               */
     double kill_at;    /* 0: not; else when, for one that tells its stacks first */
     bool killed, left; /* left: nothing of it is here any more  */
     int code;
@@ -491,6 +492,7 @@ static void act(tt_supervisor *s, const tt_action *a, bool stuck)
         if (w) give_go(s, w, a->generation);
         break;
     case TT_ACT_YIELD:
+        if (w) w->yields = true;
         if (w) say_word(s, w, "yield");
         break;
     case TT_ACT_SAVE:
@@ -533,6 +535,17 @@ static int whole(const json_t *o, const char *key)
     return n < -1 || n > INT32_MAX ? -1 : (int)n;
 }
 
+/* One that makes room has done so when all its ranks have: their state is in the vault and closed.
+ * How long the launcher takes to notice is not waited for. */
+static void hurry(tt_supervisor *s, world *w)
+{
+    if (!w->yields || w->killed) return;
+    for (int i = 0; i < w->members; i++)
+        if (w->member[i].phase != TT_PHASE_END) return;
+    record_told(s, true);
+    kill_world(s, w);
+}
+
 /* The first step after a failure. */
 static void note_step(tt_supervisor *s, const world *w, const member *m)
 {
@@ -567,6 +580,7 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
         s,
         (tt_event){
             .kind = TT_EV_BEAT, .world = w->id, .rank = rank, .phase = m->phase, .step = m->step});
+    if (m->phase == TT_PHASE_END && find_world(s, whole(o, "world")) == w) hurry(s, w);
 }
 
 /* A job, a dataset or numbers that are bad will be so the next time. */
