@@ -79,6 +79,21 @@ TT_TEST(policy, a_host_that_leaves_is_replaced_before_its_world_ends)
     end();
 }
 
+TT_TEST(policy, a_host_that_takes_fewer_is_not_called_gone)
+{
+    tt_policy_opts o = fixed(3);
+
+    o.least = 1;
+    begin(o);
+    give_host(0, 3);
+    pass(2);
+    x.log[0] = 0;
+    give_host(0, 2);
+    pass(0.5);
+    expect_log("kill2 start3:0.0,0.1 tell:resize yield1 persist2 go3 start4:0.0,0.1 ");
+    end();
+}
+
 TT_TEST(policy, below_least_it_waits_and_then_ends)
 {
     tt_policy_opts o = fixed(2);
@@ -101,6 +116,39 @@ TT_TEST(policy, below_least_it_waits_and_then_ends)
     EXPECT(!strstr(x.log, "exit"));
     pass(2);
     EXPECT(strstr(x.log, "exit4 ") && x.end.kind == TT_CAUSE_BELOW);
+    end();
+}
+
+TT_TEST(policy, workers_that_are_started_otherwise_take_over_at_a_step_boundary)
+{
+    begin(fixed(2));
+    give_host(0, 2);
+    pass(2);
+    expect_log("start1:0.0,0.1 persist1 go1 start2:0.0,0.1 ");
+    give((tt_event){.kind = TT_EV_RENEW});
+    expect_log("kill2 start3:0.0,0.1 ");
+    pass(0.5);
+    expect_log("tell:renew yield1 persist2 go3 start4:0.0,0.1 ");
+    EXPECT_INT(1, last_told().generation);
+    pass(5);
+    expect_log("");
+    end();
+}
+
+TT_TEST(policy, a_renewal_is_not_forgotten_if_a_worker_dies_meanwhile)
+{
+    begin(fixed(2));
+    give_host(0, 2);
+    pass(2);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_RENEW});
+    give((tt_event){.kind = TT_EV_RENEW}); /* twice is once, if it comes before the first is done */
+    give_dead(1, 0, 137);
+    pass(1);
+    EXPECT(was_told(TT_CAUSE_DEAD) && !was_told(TT_CAUSE_RENEW));
+    EXPECT_INT(2, tt_policy_look(x.p).generation);
+    pass(5);
+    EXPECT_INT(2, tt_policy_look(x.p).generation); /* the one that went on is new already */
     end();
 }
 
@@ -133,7 +181,7 @@ TT_TEST(policy, spares_give_way_to_workers)
     expect_log("start1:0.0,0.1,0.2,0.3s,0.4s persist1 go1 ");
     give_host(0, 3);
     pass(1);
-    expect_log("start2:0.0,0.1,0.2 tell:host yield1 persist2 go2 ");
+    expect_log("start2:0.0,0.1,0.2 tell:resize yield1 persist2 go2 ");
     end();
 }
 

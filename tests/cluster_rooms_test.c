@@ -10,12 +10,12 @@
 
 #include "cluster/cluster.h"
 
-/* "<here>/tutti-<uid>-<digit, 16 times>", made as one that was left long ago. */
+/* "<here>/tutti-<uid>-data-<digit, 16 times>", made as one that was left long ago. */
 static void make_room(char digit, char out[512])
 {
     struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
     char *here = getcwd(NULL, 0), file[600];
-    size_t n = (size_t)snprintf(out, 512, "%s/tutti-%u-", here, (unsigned)geteuid());
+    size_t n = (size_t)snprintf(out, 512, "%s/tutti-%u-data-", here, (unsigned)geteuid());
 
     memset(out + n, digit, 16);
     out[n + 16] = 0;
@@ -37,11 +37,26 @@ TT_TEST(rooms, names_are_new_and_known_again)
     EXPECT(!tt_rooms_valid("") && !tt_rooms_valid("0") && !tt_rooms_valid("/home/me"));
     strcat(b, ":/home/me");
     EXPECT(!tt_rooms_valid(b));
-    EXPECT(!tt_rooms_valid("tutti-0-0123456789abcdef")); /* from wherever we are */
+    EXPECT(!tt_rooms_valid("tutti-0-data-0123456789abcdef")); /* from wherever we are */
     setenv("TMPDIR", "/a:b", 1);
     EXPECT_OK(tt_rooms_name(a));
     EXPECT(!strstr(a, "/a:b"));
     unsetenv("TMPDIR");
+}
+
+/* Both are in /dev/shm. What a killed run could go on from is not the next one's to remove. */
+TT_TEST(rooms, vaults_are_not_taken_for_rooms)
+{
+    struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
+    char room[512], vault[512], *here = getcwd(NULL, 0);
+
+    make_room('a', room);
+    snprintf(vault, sizeof vault, "%s/tutti-%u-0123456789abcdef", here, (unsigned)geteuid());
+    EXPECT(!mkdir(vault, 0700));
+    EXPECT(!utimensat(AT_FDCWD, vault, long_ago, 0));
+    tt_rooms_sweep(room);
+    EXPECT(!tt_file_exists(room) && tt_file_exists(vault));
+    free(here);
 }
 
 TT_TEST(rooms, only_rooms_are_removed)

@@ -17,8 +17,8 @@
 enum { CLI_PATH = 4096 };
 
 extern const tt_command cli_train, cli_eval, cli_predict, cli_summary, cli_init, cli_config,
-    cli_ckpt, cli_export, cli_runs, cli_data, cli_doctor, cli_bench, cli_version, cli_help, cli_man,
-    cli_completion;
+    cli_ckpt, cli_export, cli_runs, cli_ps, cli_top, cli_stop, cli_logs, cli_resize, cli_data,
+    cli_doctor, cli_bench, cli_version, cli_help, cli_man, cli_completion;
 
 /* Those that users are told of, in the order of the help. */
 extern const tt_command *const cli_commands[];
@@ -110,6 +110,10 @@ json_t *cli_step_pack(const tt_progress *p, const tt_rank_times *times, int rank
 /* `times` has room for CLI_RANKS; texts in *p are the object's. */
 void cli_step_take(const json_t *o, tt_progress *p, tt_rank_times *times, int *ranks);
 
+/* How far it is, `done` of 1: the part that is full and the rest. */
+enum { CLI_BAR = 30 };
+void cli_bar(double done, bool utf8, char full[CLI_BAR * 4 + 1], char rest[CLI_BAR * 4 + 1]);
+
 typedef struct cli_display cli_display;
 cli_display *cli_display_open(cli_display_mode mode, const json_t *start);
 /* Allocates nothing. */
@@ -153,8 +157,83 @@ typedef struct cli_world_opts {
     cli_display_mode mode;
     const char *const *worker, *const *next; /* commands of workers: tt_supervisor_opts      */
     const char *run;                         /* its folder                                   */
+    bool own_threads; /* nobody has said how many threads: workers share the CPUs out */
 } cli_world_opts;
-int cli_supervise(const cli_world_opts *o); /* the exit code */
+int cli_supervise(const cli_world_opts *o);               /* the exit code */
+tt_err cli_ranks_check(const tt_hosts *hosts, int ranks); /* TT_EINVAL: a slip of the finger */
+
+/* ---- live.c: runs that are alive on this host ---- */
+typedef struct cli_live {
+    int fd;
+    char path[CLI_PATH];
+} cli_live;
+/* Until close, or the end of this process, others see the run. `address`: where its supervisor is
+ * reached; NULL: there is none. */
+tt_err cli_live_open(const char *run, const char *address, cli_live *out);
+void cli_live_close(cli_live *l); /* accepts one that failed to open */
+typedef struct cli_live_run {
+    char run[CLI_PATH], host[256], address[CLI_PATH]; /* run: absolute */
+    int pid;
+    double since;
+} cli_live_run;
+tt_err cli_live_list(cli_live_run **out, int *count); /* oldest first; free() the array */
+/* The identity of a run (its file `id`), and from there back to its folder. */
+bool cli_run_id(const char *run, char id[TT_RUN_ID]);
+void cli_live_remember(const char *run);
+/* False: it is not where it was, or (*known stays false) nobody knows where that is. */
+bool cli_live_recall(const char *id, char run[CLI_PATH], bool *known);
+void cli_live_forget(const char *id);
+
+/* ---- control.c: how other commands reach the supervisor of a run ---- */
+typedef enum cli_boss_kind { CLI_NOBODY, CLI_ALONE, CLI_SUPERVISED } cli_boss_kind;
+typedef struct cli_boss { /* who trains a run now */
+    cli_boss_kind kind;
+    int pid;
+    char host[256], address[CLI_PATH];
+    bool here; /* on this host */
+} cli_boss;
+void cli_boss_find(const char *run, cli_boss *out);
+/* Asks the supervisor of a run and waits for its answer, an object; takes the reference of `ask`,
+ * whose "ask" is the word. TT_EINVAL: nobody supervises it, or the answer is no; TT_EENV: it is on
+ * another host; TT_EPEER: no answer in time, or it died meanwhile. */
+tt_err cli_ask(const char *run, json_t *ask, double timeout_s, json_t **answer);
+
+/* The other end, in the supervisor. */
+typedef struct cli_control cli_control;
+struct tt_supervisor;
+struct tt_news;
+cli_control *cli_control_open(struct tt_supervisor *s, const cli_world_opts *o,
+                              const tt_hosts *hosts);
+void cli_control_hear(cli_control *c, const struct tt_news *n); /* all of them, as they come */
+typedef enum cli_order { CLI_GO_ON, CLI_STOP, CLI_STOP_NOW } cli_order;
+cli_order cli_control_turn(cli_control *c);   /* what somebody asked for; call it often */
+const char *cli_control_said(cli_control *c); /* the next line for people; NULL: none */
+void cli_control_close(cli_control *c);       /* who still waits is told; accepts NULL */
+/* status.c: what a supervisor or, without one, the run folder tells of a run. */
+tt_err cli_status_get(const char *run, double timeout_s, json_t **out);
+
+/* ---- clean.c: what runs that died have left on this host ---- */
+typedef struct cli_clean_opts {
+    const char *runs;
+    bool dry_run, all, json;
+} cli_clean_opts;
+tt_err cli_clean(const cli_clean_opts *o);
+
+/* ---- detach.c: a training without a terminal ---- */
+/* In the child false, and what it prints from here on is kept: until the run has begun for the
+ * parent, which then has its exit code in *code and true, and after that in <run>/console.log. */
+bool cli_detach(bool json, const volatile int *stop, int *code);
+void cli_detach_begun(const char *run); /* nothing, if it is not detached */
+
+/* ---- steer.c: what the supervisor sees for itself: hosts file, CPUs ---- */
+typedef struct cli_steer cli_steer;
+cli_steer *cli_steer_open(struct tt_supervisor *s, const cli_world_opts *o, const tt_hosts *hosts);
+void cli_steer_turn(cli_steer *t, bool exact, tt_str *said); /* lines for people */
+/* The user has decided how many workers, or how many threads each: that stays. */
+void cli_steer_decided(cli_steer *t, bool workers, bool threads);
+void cli_steer_close(cli_steer *t);
+/* Workers that this host takes of `least` to `most`: as many as it has CPUs. */
+int cli_slots_here(int least, int most);
 
 /* ---- adopt.c: processes that were started by hand on every host, by TF_CONFIG ---- */
 typedef struct cli_adopter {

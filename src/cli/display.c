@@ -24,7 +24,7 @@
 #define GREEN  "32"
 #define PLAIN  ""
 
-enum { SPARK = 32, BAR = 30, SHARES = 5, OUT = 32768, LABEL = 7, ROWS = 16 };
+enum { SPARK = 32, SHARES = 5, OUT = 32768, LABEL = 7, ROWS = 16 };
 
 static const char *const share_names[SHARES] = {"data", "forward", "backward", "wait", "optimiser"};
 
@@ -224,16 +224,22 @@ static void put_spark(cli_display *d)
     put(d, GREEN, "%s", text);
 }
 
+void cli_bar(double done, bool utf8, char full[CLI_BAR * 4 + 1], char rest[CLI_BAR * 4 + 1])
+{
+    int cells = (int)(done * CLI_BAR);
+
+    *full = *rest = 0;
+    for (int i = 0; i < cells; i++) strcat(full, utf8 ? "█" : "#");
+    for (int i = cells; i < CLI_BAR; i++) strcat(rest, utf8 ? "░" : ".");
+}
+
 static void put_bar(cli_display *d, double done)
 {
-    char text[BAR * 4 + 1] = "";
-    int full = (int)(done * BAR);
+    char full[CLI_BAR * 4 + 1], rest[CLI_BAR * 4 + 1];
 
-    for (int i = 0; i < full; i++) strcat(text, d->screen.utf8 ? "█" : "#");
-    put(d, GREEN, "%s", text);
-    text[0] = 0;
-    for (int i = full; i < BAR; i++) strcat(text, d->screen.utf8 ? "░" : ".");
-    put(d, DIM, "%s", text);
+    cli_bar(done, d->screen.utf8, full, rest);
+    put(d, GREEN, "%s", full);
+    put(d, DIM, "%s", rest);
 }
 
 static void put_goal(cli_display *d, const char *style)

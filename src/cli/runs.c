@@ -7,11 +7,15 @@
 
 typedef struct runs_opts {
     const char *runs;
-    bool json;
+    bool json, dry_run, all;
 } runs_opts;
 
 static const tt_option options[] = {
     {"runs", 0, TT_OPT_STRING, offsetof(runs_opts, runs), "DIR", "where run folders are; runs"},
+    {"dry-run", 0, TT_OPT_FLAG, offsetof(runs_opts, dry_run), NULL,
+     "with clean: show what would be removed"},
+    {"all", 0, TT_OPT_FLAG, offsetof(runs_opts, all), NULL,
+     "with clean: also the state in memory of runs that could still be resumed from it"},
     {"json", 0, TT_OPT_FLAG, offsetof(runs_opts, json), NULL, "print JSON"},
 };
 
@@ -107,14 +111,18 @@ static tt_err show(const runs_opts *o, const char *name)
 
 static int runs_run(const void *opts, int argc, const char **argv)
 {
-    static const char *const words[] = {"ls", "show"};
+    static const char *const words[] = {"ls", "show", "clean"};
     const runs_opts *o = opts;
     int word = argc ? cli_choose("runs", argv[0], words, TT_COUNT(words)) : 0;
     tt_err err;
 
     if (word < 0) return cli_fail(TT_EINVAL);
-    if (word == 0 && argc > 1)
-        err = tt_fail(TT_EINVAL, "'tutti runs ls' takes no more: '%s'", argv[1]);
+    if (word != 1 && argc > 1)
+        err = tt_fail(TT_EINVAL, "'tutti runs %s' takes no more: '%s'", words[word], argv[1]);
+    else if (word != 2 && (o->dry_run || o->all))
+        err = tt_fail(TT_EINVAL, "--dry-run and --all go with 'tutti runs clean'");
+    else if (word == 2)
+        err = cli_clean(&(cli_clean_opts){o->runs, o->dry_run, o->all, o->json});
     else
         err = word ? show(o, argc > 1 ? argv[1] : "last") : list(o);
     return err ? cli_fail(err) : 0;
@@ -122,13 +130,19 @@ static int runs_run(const void *opts, int argc, const char **argv)
 
 const tt_command cli_runs = {
     .name = "runs",
-    .args = "[ls|show] [RUN|last]",
+    .args = "[ls|show|clean] [RUN|last]",
     .args_most = 2,
-    .brief = "list runs, show one",
+    .brief = "list runs, show one, clean up after dead ones",
     .about = "A run is running, done, stopped, diverged, failed, or lost: its process went without "
-             "a word.",
-    .examples = (const char *const[]){"tutti runs ls", "all of them", "tutti runs show last",
-                                      "the newest", "tutti runs ls --json", "for programs", NULL},
+             "a word.\n\n"
+             "clean removes what runs of this user that died have left in memory and in temporary "
+             "folders of this host. The state of a run that was killed stays, with its size and "
+             "age shown: 'tutti train --resume RUN' goes on from it without losing a step. "
+             "--all removes that, too.",
+    .examples =
+        (const char *const[]){"tutti runs ls", "all of them", "tutti runs show last", "the newest",
+                              "tutti runs ls --json", "for programs", "tutti runs clean --dry-run",
+                              "what dead runs have left", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(runs_opts),
     .run = runs_run,

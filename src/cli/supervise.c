@@ -18,6 +18,7 @@ static const double PATIENCE_S = 10; /* an order that comes before the start wai
 typedef struct watch {
     const cli_world_opts *o;
     tt_supervisor *s;
+    cli_control *control;
     json_t *start, *end;
     cli_display *display;
     char *trouble; /* the first error that was told of the world that trains */
@@ -53,6 +54,16 @@ static void catch_signals(void)
 static int stop_code(void)
 {
     return asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
+}
+
+/* What was asked for from elsewhere (tutti stop) is like a signal of a queue. */
+static void take_order(cli_order order)
+{
+    int times = order == CLI_STOP_NOW ? 2 : 1;
+
+    if (order == CLI_GO_ON) return;
+    if (!asked) asked = SIGTERM;
+    if (times_asked < times) times_asked = times;
 }
 
 static void pass_signals(watch *w)
@@ -102,6 +113,7 @@ static void hear_start(watch *w, json_t *o)
     json_decref(w->start);
     w->start = json_incref(o);
     if (first) cli_start_show(w->o->mode, o);
+    if (first) cli_detach_begun(w->o->run);
     if (w->display) cli_display_leave(w->display);
     cli_display_close(w->display); /* there may be other workers now */
     w->display = cli_display_open(w->o->mode, o);
@@ -170,7 +182,7 @@ static void hear_warning(watch *w, const char *line)
 }
 
 /* The last that a rank wrote to its log. */
-static void show_log(const watch *w, int rank)
+static void show_log(const watch *w, int rank, size_t most)
 {
     const char *run = json_string_value(json_object_get(w->start, "run"));
     char path[CLI_PATH + 32];
@@ -183,8 +195,8 @@ static void show_log(const watch *w, int rank)
         snprintf(path, sizeof path, "%s/log.txt", run);
     if (!tt_file_exists(path) || tt_file_read(path, 0, &b)) return;
     size_t from = b.size, lines = 0;
-    while (from > 0 && lines < 4) lines += ((const char *)b.data)[--from] == '\n';
-    if (lines == 4) from++;
+    while (from > 0 && lines <= most) lines += ((const char *)b.data)[--from] == '\n';
+    if (lines > most) from++;
     fprintf(stderr, "the end of its log, %s:\n%.*s", path, (int)(b.size - from),
             (const char *)b.data + from);
     tt_file_release(&b);
@@ -210,10 +222,11 @@ static void hear_cause(watch *w, const tt_news *n)
         tt_str_free(&text);
         return;
     }
-    say_json(w,
-             json_pack("{s:s, s:s, s:i, s:i, s:I}", "event", "cause", "text", text.data,
-                       "generation", c->generation, "rank", c->rank, "step", (json_int_t)c->step));
+    say_json(w, json_pack("{s:s, s:s, s:i, s:i, s:I, s:s}", "event", "cause", "text", text.data,
+                          "generation", c->generation, "rank", c->rank, "step", (json_int_t)c->step,
+                          "phase", tt_phase_name(c->phase)));
     if (w->o->mode != CLI_JSON) say(w, text.data);
+    if (failure && c->generation > 0 && w->o->mode == CLI_SHOW) show_log(w, c->rank, 3);
     tt_str_free(&text);
 }
 
@@ -247,6 +260,7 @@ static void hear_again(watch *w, const tt_news *n)
 
 static void hear(watch *w, const tt_news *n)
 {
+    cli_control_hear(w->control, n);
     switch (n->kind) {
     case TT_NEWS_LINE:
         hear_line(w, n->line);
@@ -266,7 +280,7 @@ static void hear(watch *w, const tt_news *n)
     case TT_NEWS_EXIT:
         w->code = n->code;
         break;
-    case TT_NEWS_LETTER:
+    case TT_NEWS_LETTER: /* the control's */
     case TT_NEWS_NONE:
         break;
     }
@@ -327,7 +341,7 @@ static int conclude(watch *w)
     }
     if (w->last_text) {
         fprintf(stderr, "tutti: given up: %s\n", w->last_text);
-        show_log(w, w->last.rank);
+        show_log(w, w->last.rank, 4);
     }
     show_kept(w);
     if (w->start) cli_resume_show(w->start, w->start);
@@ -336,12 +350,15 @@ static int conclude(watch *w)
 
 static int watch_over(watch *w)
 {
+    const char *line;
     tt_news n;
 
     w->code = -1;
     while (w->code < 0) {
         tt_supervisor_turn(w->s, 50);
         while (tt_supervisor_take(w->s, &n)) hear(w, &n);
+        take_order(cli_control_turn(w->control));
+        while ((line = cli_control_said(w->control))) say(w, line);
         pass_signals(w);
     }
     return conclude(w);
@@ -349,7 +366,7 @@ static int watch_over(watch *w)
 
 /* Some more than there are CPUs do no harm; very many more are a slip of the finger that would stop
  * the machine. */
-static tt_err check_ranks(const tt_hosts *hosts, int ranks)
+tt_err cli_ranks_check(const tt_hosts *hosts, int ranks)
 {
     int most = 32 * tt_cpu_count();
 
@@ -427,6 +444,7 @@ static tt_policy_opts plan_policy(const cli_world_opts *o, int ranks, bool far)
 int cli_supervise(const cli_world_opts *o)
 {
     watch w = {.o = o};
+    cli_live live = {.fd = -1};
     tt_hub *hub = NULL;
     tt_hosts hosts = {0};
     tt_str by = {0}, far = {0};
@@ -437,7 +455,10 @@ int cli_supervise(const cli_world_opts *o)
 
     if ((err = find_hosts(o, &hosts, &by))) goto out;
     int ranks = o->ranks ? o->ranks : tt_hosts_slots(&hosts);
-    if ((err = check_ranks(&hosts, ranks + o->spares)) ||
+    /* Without hosts: as many as there are CPUs of what is allowed; `tutti resize` takes the rest.
+     */
+    int slots = o->spares + (o->least ? cli_slots_here(o->least, ranks) : ranks);
+    if ((err = cli_ranks_check(&hosts, hosts.count ? ranks + o->spares : slots)) ||
         (cli_shares() && (err = tt_rooms_name(rooms))))
         goto out;
     if (o->dry_run) {
@@ -462,8 +483,12 @@ int cli_supervise(const cli_world_opts *o)
                              .far = far.data,
                              .rooms = rooms};
     if ((err = tt_supervisor_open(&so, &w.s))) goto out;
-    add_hosts(w.s, &hosts, ranks + o->spares);
+    if (cli_live_open(o->run, tt_hub_address(hub), &live)) tt_info("%s", tt_message());
+    w.control = cli_control_open(w.s, o, &hosts);
+    add_hosts(w.s, &hosts, slots);
     code = watch_over(&w);
+    cli_control_close(w.control);
+    cli_live_close(&live);
     tt_supervisor_close(w.s);
     tt_rooms_remove(rooms);
 out:

@@ -19,7 +19,7 @@ typedef struct train_opts {
     int64_t threads, spares;
     const char *max_restarts, *elastic, *workers, *hosts, *hostfile, *trace, *wait;
     const char *run, *runs, *resume, *init;
-    bool partial, quiet, json, dry_run;
+    bool partial, quiet, json, dry_run, detach;
 } train_opts;
 
 static const tt_option options[] = {
@@ -54,6 +54,9 @@ static const tt_option options[] = {
     {"trace-steps", 0, TT_OPT_STRING, offsetof(train_opts, trace), "A:B",
      "record what each thread of each worker does in steps A to B, for Perfetto, in the run's "
      "trace/steps.json"},
+    {"detach", 0, TT_OPT_FLAG, offsetof(train_opts, detach), NULL,
+     "without a terminal: return when the run has begun; it goes on in a session of its own and "
+     "prints to its console.log"},
     {"dry-run", 0, TT_OPT_FLAG, offsetof(train_opts, dry_run), NULL,
      "with several workers: show the launcher's command instead of running it"},
     {"init", 0, TT_OPT_STRING, offsetof(train_opts, init), "FILE",
@@ -139,7 +142,8 @@ static void tell_step(listener *l, tt_trainer *t, const tt_progress *p)
                                 (json_int_t)p->epoch_number, "samples",
                                 (json_int_t)p->epoch_samples, "sum", (json_int_t)p->witness_sum,
                                 "count", (json_int_t)p->witness_count));
-    if (now - l->sent >= 0.1 || p->validated || p->epoch_end || p->end || p->saved || p->stopped) {
+    if (now - l->sent >= 0.1 || p->validated || p->epoch_end || p->end || p->saved || p->stopped ||
+        p->left) {
         tt_pulse_tell(l->pulse, cli_step_pack(p, times, ranks));
         l->sent = now;
     }
@@ -293,6 +297,8 @@ static tt_err check_options(const train_opts *o, int argc)
     if (o->partial && !o->init)
         return tt_fail(TT_EINVAL, "--partial says how to take --init: give both");
     if (o->quiet && o->json) return tt_fail(TT_EINVAL, "--quiet and --json: give one");
+    if (o->detach && o->dry_run)
+        return tt_fail(TT_EINVAL, "--dry-run starts nothing that could be detached");
     if (o->elastic && o->workers)
         return tt_fail(TT_EINVAL, "--elastic and --workers both say how many: give one");
     if (o->spares < 0 || o->spares > 1024)
@@ -417,6 +423,7 @@ static int work(const train_opts *o, int argc, const char **argv)
     tt_started by = tt_world_started();
     bool alone = false;
     cli_share share = {0};
+    cli_live live = {.fd = -1};
     tt_trainer *t = NULL;
     tt_str command = {0};
     tt_err err;
@@ -463,11 +470,15 @@ static int work(const train_opts *o, int argc, const char **argv)
         code = alone ? fail_alone(&l, to.world, err) : fail_together(&l, err);
         goto out;
     }
+    if (!l.pulse && !l.silent && cli_live_open(tt_train_run(t), NULL, &live))
+        tt_info("%s", tt_message());
     tell_start(&l, t, job.tree);
+    if (!l.pulse && !l.silent) cli_detach_begun(tt_train_run(t));
     code = train(t, &l, &alone, &err);
     if (alone && to.world && to.world->size > 1) code = fail_alone(&l, to.world, err);
 out:
     cli_forget_reader();
+    cli_live_close(&live);
     tt_train_close(t);
     if (to.world && !alone && !l.pulse) cli_share_close(to.world, &share);
     if (l.pulse) tt_vital_set(to.vital, TT_PHASE_END, atomic_load(&to.vital->step));
@@ -517,7 +528,7 @@ static void begin_command(command *c, const train_opts *o, const char *program)
 }
 
 /* The first world has the job as it was given; those after it as the first has resolved it, but for
- * the threads, which are as many as there is room for. */
+ * the threads, which are as many as were wanted: a world between may have had others. */
 static void make_commands(const train_opts *o, const char *job, const cli_job *tree,
                           const char *run, bool elastic, command *first, command *next)
 {
@@ -535,7 +546,10 @@ static void make_commands(const train_opts *o, const char *job, const cli_job *t
     add_word(first, "--init", o->init);
     if (o->partial) add_word(first, NULL, "--partial");
     add_word(first, "--", job); /* its name may begin with a dash */
-    if (!threads && !o->threads) add_word(next, "--set", "train.threads=0");
+    if (!o->threads)
+        add_word(next, "--set",
+                 tt_arena_printf(first->a, "train.threads=%s",
+                                 threads && threads->text && *threads->text ? threads->text : "0"));
     add_word(next, "--run", run);
     add_word(next, "--", run);
 }
@@ -592,6 +606,7 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
                                     *run ? run : NULL, made)))
         goto fail;
     w.run = made;
+    w.own_threads = !o->threads && !tt_tree_get(job.tree, "train.threads");
     make_commands(o, argc ? argv[0] : made, &job, made, w.least && w.least < w.ranks, &first,
                   &next);
     w.worker = first.word;
@@ -664,8 +679,13 @@ static int train_run(const void *opts, int argc, const char **argv)
                                 "%s has already started %d ranks: leave out --workers, --hosts and "
                                 "--hostfile",
                                 by.by, by.size));
+    if (o->detach && by.by)
+        return cli_fail(tt_fail(
+            TT_EINVAL, "%s has started this: what it starts it waits for, so leave out --detach",
+            by.by));
     if (o->wait && (!tt_parse_time(o->wait, &wait_s) || wait_s < 0))
         return cli_fail(tt_fail(TT_EINVAL, "--wait: '%s' is no time: say 10m", o->wait));
+    if (o->detach && cli_detach(o->json, &asked, &code)) return code;
     if (several) return supervise(o, argc, argv, NULL, wait_s);
     if (!by.by && (err = tt_tf_config_parse(getenv("TF_CONFIG"), &listed))) return cli_fail(err);
     if (!by.by && listed.ranks < 2 && (err = look_at_slurm(&granted))) return cli_fail(err);
@@ -701,7 +721,8 @@ const tt_command cli_train = {
                               "with another value", "tutti train job.yaml --resume auto",
                               "go on where it stopped", "tutti train --resume last",
                               "go on with the newest run", "tutti train job.yaml --init runs/a",
-                              "start from other weights", NULL},
+                              "start from other weights", "tutti train job.yaml -n 4 --detach",
+                              "without a terminal", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(train_opts),
     .run = train_run,

@@ -3,6 +3,7 @@
  * Both are in the run folder. The generation is safe on disk before a world gets it; a line of the
  * ledger is, before the world it is about writes anything. A disk that fails does not end a
  * training: the judge goes on in memory, and the trouble is told once. */
+#define _GNU_SOURCE
 #include "inner.h"
 
 #include <errno.h>
@@ -12,6 +13,8 @@
 #include <string.h>
 #include <sys/file.h>
 #include <unistd.h>
+
+enum { LOCK_TRIES = 5, LOCK_PAUSE_US = 20000 };
 
 static void lament(tt_book *b)
 {
@@ -31,8 +34,9 @@ static tt_err take_run(tt_book *b, const char *address)
     snprintf(path, sizeof path, "%s/supervisor.json", b->run);
     b->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (b->lock < 0) return tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
-    while ((err = flock(b->lock, LOCK_EX | LOCK_NB)) && errno == EINTR) {
-    }
+    /* Who looks whether the run is alive holds the lock for a moment: one refusal is none. */
+    for (int i = 0; (err = flock(b->lock, LOCK_EX | LOCK_NB)) && i < LOCK_TRIES; i++)
+        if (errno == EWOULDBLOCK) usleep(LOCK_PAUSE_US);
     if (err) {
         if (errno != EWOULDBLOCK) return tt_fail(TT_EIO, "lock %s: %s", path, strerror(errno));
         other = json_load_file(path, 0, NULL);

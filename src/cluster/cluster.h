@@ -230,4 +230,17 @@ void tt_rooms_hold(const char *rooms);
 void tt_rooms_sweep(const char *rooms);
 void tt_rooms_remove(const char *rooms); /* whoever has mapped a file in them keeps it */
 
+/* ---- Leftovers ---- */
+
+/* What runs of this user that died have left on this host: rooms, and folders of supervisors with
+ * what is in them. Vaults are the store's. free() the array. */
+typedef struct tt_leftover {
+    char path[4096];
+    uint64_t bytes;
+    double changed; /* seconds since 1970                 */
+    bool hub;       /* of a supervisor; else it is a room */
+} tt_leftover;
+tt_err tt_leftovers(tt_leftover **out, int *count);
+tt_err tt_leftover_remove(const tt_leftover *l); /* and ends processes that should not be there */
+
 #endif

@@ -87,6 +87,13 @@ void tt_book_persist(tt_book *b, int generation);
 const char *tt_book_record(tt_book *b, const tt_record *r, bool safe);
 void tt_book_close(tt_book *b);
 
+/* ---- rooms and other leftovers ---- */
+
+bool tt_room_is_named(const char *name);
+bool tt_room_is_left(const char *room); /* nobody holds it, and nobody is just about to */
+/* Ends what is left of a world that was started with this folder, and removes its folders. */
+tt_err tt_launch_clear(const char *folder);
+
 /* ---- the keeper: see keeper.c ---- */
 
 enum { TT_MARK = 33 };           /* 32 hexadecimal digits and NUL */

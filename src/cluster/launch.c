@@ -548,6 +548,16 @@ static tt_err clear_folders(const start *s)
     return err ? err : tt_dir_remove(s->shm);
 }
 
+tt_err tt_launch_clear(const char *folder)
+{
+    start s = {.arena = tt_arena_open(1 << 14)};
+    tt_err err = name_folders(folder, s.arena, &s.folder, &s.shm);
+
+    if (!err) err = clear_folders(&s);
+    tt_arena_close(s.arena);
+    return err;
+}
+
 /* Without fsync, which may take long while a checkpoint is written: none of it need last. */
 static tt_err make_folders(start *s)
 {

@@ -43,6 +43,7 @@ typedef struct world {
     int id;
     int generation; /* 0: it never had GO */
     int members, workers;
+    int renewal; /* what its workers were started with */
     tt_member *member;
     rank *rank;
     bool stepped, proved; /* it has begun to step; and is worth a restart without delay */
@@ -59,6 +60,7 @@ struct tt_policy {
     world world[TT_WORLDS_MOST];
     int generation, last_id;
     int restarts, in_a_row; /* failures that interrupted; since a world proved itself */
+    int renewal; /* counts what workers were started with */
 
     double joined, storm; /* the last host that came; the first one of that storm */
 
@@ -429,6 +431,9 @@ static void take(tt_policy *p, const tt_event *e)
         p->o.most = e->most > p->o.least ? e->most : p->o.least;
         p->roster.changed = true;
         break;
+    case TT_EV_RENEW:
+        p->renewal++;
+        break;
     case TT_EV_STOP:
     case TT_EV_QUIT:
         take_stop(p, e->code, e->kind == TT_EV_STOP);
@@ -542,7 +547,7 @@ static void look(tt_policy *p)
 static bool is_wanted(const tt_policy *p, const world *w)
 {
     const tt_roster *t = &p->roster;
-    bool same = w->members == t->members && w->workers == t->workers;
+    bool same = w->members == t->members && w->workers == t->workers && w->renewal == p->renewal;
 
     for (int i = 0; i < w->members && same; i++)
         same = w->member[i].host == t->wanted[i].host && w->member[i].slot == t->wanted[i].slot;
@@ -630,7 +635,8 @@ static void start_world(tt_policy *p)
 
     while (w < p->world + TT_WORLDS_MOST && w->state != NOWHERE) w++;
     if (w == p->world + TT_WORLDS_MOST) return; /* when another one is gone */
-    *w = (world){.id = ++p->last_id, .members = t->members, .workers = t->workers};
+    *w = (world){
+        .id = ++p->last_id, .members = t->members, .workers = t->workers, .renewal = p->renewal};
     w->member = zeroed(t->members, sizeof *w->member);
     memcpy(w->member, t->wanted, (size_t)t->members * sizeof *w->member);
     w->rank = zeroed(t->members, sizeof *w->rank);
@@ -665,10 +671,13 @@ static void resize(tt_policy *p)
     if (!a || a->state != ACTIVE || is_wanted(p, a)) return;
     if (p->roster.members && !(w && w->state == STANDING && is_wanted(p, w))) return;
     lost = lost_member(p, a);
-    tell(p, cause_of(lost >= 0           ? TT_CAUSE_HOST
-                     : p->roster.members ? TT_CAUSE_RESIZE
-                                         : TT_CAUSE_BELOW,
-                     a, lost));
+    /* A host that takes fewer than before is no host that is gone. */
+    bool gone = lost >= 0 && !tt_roster_slots(&p->roster, a->member[lost].host);
+    tell(p, cause_of(gone                       ? TT_CAUSE_HOST
+                     : !p->roster.members       ? TT_CAUSE_BELOW
+                     : a->renewal != p->renewal ? TT_CAUSE_RENEW
+                                                : TT_CAUSE_RESIZE,
+                     a, gone ? lost : -1));
     set_state(p, a, YIELDING);
     act(p, TT_ACT_YIELD, a->id, a->generation);
 }
@@ -761,9 +770,13 @@ tt_policy_view tt_policy_look(const tt_policy *p)
         .workers = a ? a->workers : 0,
         .restarts = p->restarts,
         .in_a_row = p->in_a_row,
+        .least = p->o.least,
+        .most = p->o.most,
+        .slots = tt_roster_count(&p->roster, -1),
         .standby_ready = s && s->state == STANDING,
         .waiting = p->waiting,
         .ending = p->ending,
+        .current = a && a->state == ACTIVE && is_wanted(p, a),
         .step = p->step,
     };
 }

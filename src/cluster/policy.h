@@ -75,6 +75,8 @@ typedef enum tt_event_kind {
                     * would happen again (bad job, diverged): no restart. Code 4, which is that of
                     * TT_EPEER: it misses another one, and is not to blame                 */
     TT_EV_WANT,    /* least, most: from now on                                             */
+    TT_EV_RENEW,   /* what workers are started with is another from now on: a world that has it
+                    * takes over at a step boundary                                       */
     TT_EV_STOP,    /* the user wants it saved and ended; code: the exit code               */
     TT_EV_QUIT,    /* ... and does not want to wait for that                               */
 } tt_event_kind;
@@ -117,6 +119,7 @@ typedef enum tt_cause_kind {
     TT_CAUSE_OUT,     /* a slot is left out                      */
     TT_CAUSE_BACK,    /* ... and is taken in again               */
     TT_CAUSE_STOP,
+    TT_CAUSE_RENEW, /* workers are started otherwise from now on */
 } tt_cause_kind;
 
 typedef struct tt_cause { /* first cause, with all that is known of it; -1: not known */
@@ -154,7 +157,10 @@ typedef struct tt_policy_view {
     int active, standby; /* worlds; -1: none */
     int generation, workers;
     int restarts, in_a_row; /* failures that interrupted; since a world proved itself */
+    int least, most;
+    int slots; /* that can be used, of all hosts */
     bool standby_ready, waiting, ending;
+    bool current; /* the active world is what is wanted */
     int64_t step; /* the newest that an active world's rank 0 has told; -1: none yet */
 } tt_policy_view;
 tt_policy_view tt_policy_look(const tt_policy *p);

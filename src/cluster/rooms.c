@@ -21,10 +21,11 @@
 
 enum { TOKEN = 16, SETTLED_S = 60 };
 
-/* "tutti-<uid>-": rooms of this user. */
+/* "tutti-<uid>-data-": rooms of this user. Not "tutti-<uid>-", as vaults are called: those are
+ * never to be swept. */
 static size_t prefix_of(char out[32])
 {
-    return (size_t)snprintf(out, 32, "tutti-%u-", (unsigned)geteuid());
+    return (size_t)snprintf(out, 32, "tutti-%u-data-", (unsigned)geteuid());
 }
 
 static bool is_room_name(const char *name, size_t size)
@@ -103,18 +104,28 @@ void tt_rooms_hold(const char *rooms)
     }
 }
 
+bool tt_room_is_named(const char *name)
+{
+    return is_room_name(name, strlen(name));
+}
+
 /* Nobody holds it, and nobody is just about to. */
-static void sweep_room(const char *room)
+bool tt_room_is_left(const char *room)
 {
     struct stat st;
     int fd = open_room(room, &st);
+    bool left =
+        fd >= 0 && st.st_mtim.tv_sec + SETTLED_S < time(NULL) && !flock(fd, LOCK_EX | LOCK_NB);
 
-    if (fd < 0) return;
-    if (st.st_mtim.tv_sec + SETTLED_S < time(NULL) && !flock(fd, LOCK_EX | LOCK_NB)) {
-        tt_info("removing %s, which a run that died has left", room);
-        if (tt_dir_remove(room)) tt_warn("%s", tt_message());
-    }
-    close(fd);
+    if (fd >= 0) close(fd);
+    return left;
+}
+
+static void sweep_room(const char *room)
+{
+    if (!tt_room_is_left(room)) return;
+    tt_info("removing %s, which a run that died has left", room);
+    if (tt_dir_remove(room)) tt_warn("%s", tt_message());
 }
 
 void tt_rooms_sweep(const char *rooms)

@@ -49,6 +49,13 @@ tt_slot *tt_roster_slot(const tt_roster *t, tt_member m)
     return &slots_of(t, m.host)->slot[m.slot];
 }
 
+int tt_roster_slots(const tt_roster *t, int host)
+{
+    const tt_slots *h = slots_of(t, host);
+
+    return h ? h->count : 0;
+}
+
 bool tt_roster_usable(const tt_roster *t, tt_member m)
 {
     const tt_slots *h = slots_of(t, m.host);

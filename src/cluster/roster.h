@@ -31,6 +31,7 @@ typedef struct tt_roster { /* zeroed: no hosts */
 /* A host has so many slots from now on. True if there are more of them than before. */
 bool tt_roster_host(tt_roster *t, int host, int slots);
 tt_slot *tt_roster_slot(const tt_roster *t, tt_member m);
+int tt_roster_slots(const tt_roster *t, int host); /* left out or not */
 bool tt_roster_usable(const tt_roster *t, tt_member m);
 /* Slots that can be used, or that are left out until then. */
 int tt_roster_count(const tt_roster *t, double out_until);

@@ -44,6 +44,7 @@ typedef struct world {
     member *member;
     int members, generation;
     bool found;        /* it has told from where it goes on      */
+    bool yields;       /* it was told to make room               */
     double kill_at;    /* 0: not; else when, for one that tells its stacks first */
     bool killed, left; /* left: nothing of it is here any more  */
     int code;
@@ -71,7 +72,7 @@ struct tt_supervisor {
     double failed; /* when a failure was seen that is not made good yet; 0: none */
     int64_t failed_step;
     int failed_generation;
-    char why[512], host[64];
+    char why[512], renewed[128], host[64];
 };
 
 /* ---- news ---- */
@@ -170,10 +171,11 @@ static const char **list_command(const tt_supervisor *s, tt_arena *a)
     while (from[n]) n++;
     words = tt_arena_take(a, (size_t)(n + 3) * sizeof *words, 8);
     for (int i = 0; i < n; i++) {
+        if (s->threads && !strcmp(from[i], "--")) { /* behind all options: the last one counts */
+            words[count++] = "--threads";
+            words[count++] = tt_arena_printf(a, "%d", s->threads);
+        }
         words[count++] = from[i];
-        if (i != 1 || !s->threads) continue; /* behind "train" */
-        words[count++] = "--threads";
-        words[count++] = tt_arena_printf(a, "%d", s->threads);
     }
     words[count] = NULL;
     return words;
@@ -308,6 +310,9 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
         break;
     case TT_CAUSE_STOP:
         tt_str_add(out, "told to stop");
+        break;
+    case TT_CAUSE_RENEW:
+        tt_str_add(out, "%s", s->renewed);
         break;
     case TT_CAUSE_NONE:
         break;
@@ -487,6 +492,7 @@ static void act(tt_supervisor *s, const tt_action *a, bool stuck)
         if (w) give_go(s, w, a->generation);
         break;
     case TT_ACT_YIELD:
+        if (w) w->yields = true;
         if (w) say_word(s, w, "yield");
         break;
     case TT_ACT_SAVE:
@@ -529,6 +535,17 @@ static int whole(const json_t *o, const char *key)
     return n < -1 || n > INT32_MAX ? -1 : (int)n;
 }
 
+/* One that makes room has done so when all its ranks have: their state is in the vault and closed.
+ * How long the launcher takes to notice is not waited for. */
+static void hurry(tt_supervisor *s, world *w)
+{
+    if (!w->yields || w->killed) return;
+    for (int i = 0; i < w->members; i++)
+        if (w->member[i].phase != TT_PHASE_END) return;
+    record_told(s, true);
+    kill_world(s, w);
+}
+
 /* The first step after a failure. */
 static void note_step(tt_supervisor *s, const world *w, const member *m)
 {
@@ -563,6 +580,7 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
         s,
         (tt_event){
             .kind = TT_EV_BEAT, .world = w->id, .rank = rank, .phase = m->phase, .step = m->step});
+    if (m->phase == TT_PHASE_END && find_world(s, whole(o, "world")) == w) hurry(s, w);
 }
 
 /* A job, a dataset or numbers that are bad will be so the next time. */
@@ -777,9 +795,11 @@ void tt_supervisor_want(tt_supervisor *s, int least, int most)
     take_event(s, (tt_event){.kind = TT_EV_WANT, .least = least, .most = most});
 }
 
-void tt_supervisor_threads(tt_supervisor *s, int threads)
+void tt_supervisor_renew(tt_supervisor *s, int threads, const char *why)
 {
     s->threads = threads;
+    snprintf(s->renewed, sizeof s->renewed, "%s", why);
+    take_event(s, (tt_event){.kind = TT_EV_RENEW});
 }
 
 void tt_supervisor_stop(tt_supervisor *s, int code)

@@ -36,9 +36,11 @@ void tt_supervisor_host(tt_supervisor *s, const char *name, int slots);
  */
 void tt_supervisor_turn(tt_supervisor *s, int ms);
 void tt_supervisor_want(tt_supervisor *s, int least, int most);
-void tt_supervisor_threads(tt_supervisor *s, int threads); /* of workers from now on; 0: auto */
-void tt_supervisor_stop(tt_supervisor *s, int code);       /* save, and end with this exit code */
-void tt_supervisor_quit(tt_supervisor *s, int code);       /* end */
+/* A world whose workers have so many threads (0: as they find room for) takes over. `why` is told.
+ */
+void tt_supervisor_renew(tt_supervisor *s, int threads, const char *why);
+void tt_supervisor_stop(tt_supervisor *s, int code); /* save, and end with this exit code */
+void tt_supervisor_quit(tt_supervisor *s, int code); /* end */
 
 typedef enum tt_news_kind {
     TT_NEWS_NONE,

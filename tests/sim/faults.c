@@ -191,6 +191,7 @@ static void strike_boss(fault f)
     } else if (f == F_WANT) {
         int total = usable_if(-1), most = 1 + below(total > RANKS ? RANKS : total > 0 ? total : 1);
         boss_event((tt_event){.kind = TT_EV_WANT, .least = 1 + below(most), .most = most});
+        if (chance(0.3)) boss_event((tt_event){.kind = TT_EV_RENEW});
     } else if (f == F_SAVE_AND_STOP) {
         TRACE("stop");
         if (b->stop_at <= 0) b->stop_at = S.now;

@@ -17,6 +17,7 @@
 #define tt_policy_close    sim_policy_close
 #define tt_roster_host     sim_roster_host
 #define tt_roster_slot     sim_roster_slot
+#define tt_roster_slots    sim_roster_slots
 #define tt_roster_usable   sim_roster_usable
 #define tt_roster_count    sim_roster_count
 #define tt_roster_strike   sim_roster_strike
