@@ -280,6 +280,20 @@ static void take_host(tt_policy *p, int host, int slots)
     p->joined = p->now;
 }
 
+/* What was on it is lost, and so are the worlds that had a part of it there, whatever the rest of
+ * them still does: nobody waits until that is missed. */
+static void take_lost(tt_policy *p, int host)
+{
+    tt_roster_host(&p->roster, host, 0);
+    for (int i = 0; i < TT_WORLDS_MOST; i++) {
+        world *w = &p->world[i];
+        int r = 0;
+        while (r < w->members && w->member[r].host != host) r++;
+        if (w->state != NOWHERE && r < w->members && !PLANTED(PLANT_LOST_KEPT))
+            fail_rank(p, w, r, cause_of(TT_CAUSE_HOST, w, r), false);
+    }
+}
+
 /* It has shown that it can train: what failed before was not the start of a series. */
 static void prove(tt_policy *p, world *w)
 {
@@ -406,6 +420,9 @@ static void take(tt_policy *p, const tt_event *e)
         break;
     case TT_EV_HOST:
         take_host(p, e->host, e->slots);
+        break;
+    case TT_EV_LOST:
+        take_lost(p, e->host);
         break;
     case TT_EV_BEAT:
         if (of_rank) take_beat(p, w, e);
@@ -663,7 +680,7 @@ static void resize(tt_policy *p)
     if (!a || a->state != ACTIVE || is_wanted(p, a)) return;
     if (p->roster.members && !(w && w->state == STANDING && is_wanted(p, w))) return;
     lost = lost_member(p, a);
-    tell(p, cause_of(lost >= 0           ? TT_CAUSE_HOST
+    tell(p, cause_of(lost >= 0           ? TT_CAUSE_LEAVE
                      : p->roster.members ? TT_CAUSE_RESIZE
                                          : TT_CAUSE_BELOW,
                      a, lost));

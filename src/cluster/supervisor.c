@@ -267,7 +267,8 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
 {
     char span[32];
 
-    if (c->rank >= 0) tt_str_add(out, "rank %d (%s) ", c->rank, host_name(s, c->host));
+    if (c->rank >= 0 && c->kind != TT_CAUSE_HOST && c->kind != TT_CAUSE_LEAVE)
+        tt_str_add(out, "rank %d (%s) ", c->rank, host_name(s, c->host));
     tt_show_time(c->silent_s, span, sizeof span);
     switch (c->kind) {
     case TT_CAUSE_DEAD:
@@ -292,6 +293,9 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
         break;
     case TT_CAUSE_HOST:
         tt_str_add(out, "host %s is gone", host_name(s, c->host));
+        break;
+    case TT_CAUSE_LEAVE:
+        tt_str_add(out, "host %s leaves", host_name(s, c->host));
         break;
     case TT_CAUSE_RESIZE:
         tt_str_add(out, "another number of workers is wanted");
