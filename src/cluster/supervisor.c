@@ -19,7 +19,8 @@
 #include "supervisor.h"
 
 enum { LINE_MOST = 1 << 20, KEPT_LINES = 20, TURN_MS = 50, POLLS = 512 };
-static const double ALIVE_S = 0.5, STACK_S = 0.3, TOLD_S = 1;
+static const double ALIVE_S = 0.25, STACK_S = 0.3, TOLD_S = 1;
+static const double LEASE_MARGIN_S = 0.5; /* for workers that look at their clock late */
 
 typedef struct stream {
     char *text;
@@ -31,7 +32,9 @@ typedef struct member {
     tt_hub_from from;
     int pid, pidfd; /* 0: not heard of; -1: on another host, or dead */
     bool here, dead;
-    double heard; /* from it, last */
+    double heard;  /* from it, last               */
+    int64_t beat;  /* the time of that, as it says */
+    bool answered; /* that it came                 */
     tt_phase phase;
     int64_t step;
 } member;
@@ -244,15 +247,17 @@ static void kill_world(tt_supervisor *s, world *w)
     if (w->launched) tt_launch_signal(&w->launch, SIGKILL);
 }
 
-/* Of ranks on other hosts we know that they are gone when they have said so, or when they have
- * heard nothing of us for longer than they live without. */
+/* Of ranks on other hosts we know that they do nothing any more when they have said so, the last
+ * thing being that they are at their end, or when they have heard nothing of us for longer than
+ * they live without. */
 static bool all_gone(const world *w)
 {
     double now = tt_clock_s();
 
     for (int i = 0; i < w->members && w->member; i++) {
         const member *m = &w->member[i];
-        if (!m->here && m->pid && !m->dead && now - m->heard < TT_LEASE_S + 2 * ALIVE_S)
+        if (!m->here && m->pid && !m->dead && m->phase != TT_PHASE_END &&
+            now - m->heard < TT_LEASE_S + LEASE_MARGIN_S)
             return false;
     }
     return true;
@@ -533,6 +538,18 @@ static int whole(const json_t *o, const char *key)
     return n < -1 || n > INT32_MAX ? -1 : (int)n;
 }
 
+/* In answer to a beat: a worker that we do not hear is not to take our word for life. */
+static void say_alive(tt_supervisor *s, world *w)
+{
+    for (int r = 0; r < w->members && w->member && !w->killed; r++) {
+        member *m = &w->member[r];
+        if (!m->pid || m->here || m->dead || m->answered) continue;
+        tt_hub_say(s->o.hub, m->from,
+                   json_pack("{s:s, s:I}", "say", "alive", "at", (json_int_t)m->beat));
+        m->answered = true;
+    }
+}
+
 /* The first step after a failure. */
 static void note_step(tt_supervisor *s, const world *w, const member *m)
 {
@@ -553,16 +570,20 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
         pid <= 0)
         return;
     member *m = &w->member[rank];
-    if (!m->pid) {
+    bool first = !m->pid;
+    if (first) {
         m->pid = pid;
         m->here = !from.far;
         if (m->here) m->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     }
     m->from = from;
     m->heard = tt_clock_s();
+    m->beat = json_integer_value(json_object_get(o, "at"));
+    m->answered = false;
     m->phase = (tt_phase)phase;
     m->step = json_integer_value(json_object_get(o, "step"));
     note_step(s, w, m);
+    if (first) say_alive(s, w);
     take_event(
         s,
         (tt_event){
@@ -736,17 +757,6 @@ static int list_polls(const tt_supervisor *s, struct pollfd *p)
 
 /* ---- calls ---- */
 
-/* In answer to beats: a worker that we do not hear is not to take our word for life. */
-static void say_alive(tt_supervisor *s, double now)
-{
-    for (int i = 0; i < TT_WORLDS_MOST; i++)
-        for (int r = 0; r < s->world[i].members && s->world[i].member; r++) {
-            const member *m = &s->world[i].member[r];
-            if (m->pid && !m->here && !m->dead && !s->world[i].killed && now - m->heard < ALIVE_S)
-                tt_hub_say(s->o.hub, m->from, json_pack("{s:s}", "say", "alive"));
-        }
-}
-
 void tt_supervisor_turn(tt_supervisor *s, int ms)
 {
     struct pollfd p[POLLS];
@@ -769,7 +779,7 @@ void tt_supervisor_turn(tt_supervisor *s, int ms)
     launch_started(s);
     if ((now = tt_clock_s()) - s->told >= ALIVE_S) {
         s->told = now;
-        say_alive(s, now);
+        for (int i = 0; i < TT_WORLDS_MOST; i++) say_alive(s, &s->world[i]);
     }
     if (now - s->recorded < TOLD_S) return;
     s->recorded = now;
