@@ -18,7 +18,7 @@ enum { CLI_PATH = 4096 };
 
 extern const tt_command cli_train, cli_eval, cli_predict, cli_summary, cli_init, cli_config,
     cli_ckpt, cli_export, cli_runs, cli_data, cli_doctor, cli_bench, cli_version, cli_help, cli_man,
-    cli_completion;
+    cli_completion, cli_join, cli_leave;
 
 /* Those that users are told of, in the order of the help. */
 extern const tt_command *const cli_commands[];
@@ -148,6 +148,7 @@ typedef struct cli_world_opts {
     int spares, max_restarts;          /* see tt_policy_opts                                 */
     const char *list, *file;           /* -H, --hostfile; NULL: none                         */
     const struct cli_adopter *adopter; /* of the hosts of TF_CONFIG; NULL: none              */
+    const char *listen, *key;          /* for hosts that join; NULL: none may, the usual key */
     double wait_s;                     /* for them, and for lost ones; < 0: not said         */
     bool dry_run;                      /* show what would be started                         */
     cli_display_mode mode;
@@ -155,6 +156,15 @@ typedef struct cli_world_opts {
     const char *run;                         /* its folder                                   */
 } cli_world_opts;
 int cli_supervise(const cli_world_opts *o); /* the exit code */
+
+/* ---- join.c, leave.c: machines that come and go ---- */
+void cli_join_world(char out[256]);           /* what must be the same on all of them */
+tt_err cli_agents_folder(char out[CLI_PATH]); /* of this user's agents on this host */
+/* Another command wants a host to leave: a letter `leave` with `host`. Answered by `yes`, or `no`
+ * with `why`. */
+struct tt_supervisor;
+struct tt_news;
+void cli_leave_hear(struct tt_supervisor *s, const struct tt_news *n);
 
 /* ---- adopt.c: processes that were started by hand on every host, by TF_CONFIG ---- */
 typedef struct cli_adopter {

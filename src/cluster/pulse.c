@@ -244,7 +244,7 @@ out:
 static tt_err reach(tt_pulse *p, const char *near)
 {
     const char *host = getenv("TUTTI_CONTROL_HOST"), *far = getenv("TUTTI_CONTROL_FAR"),
-               *pid = getenv("TUTTI_CONTROL_PID");
+               *pid = getenv("TUTTI_CONTROL_PID"), *agents = getenv(TT_AGENT_KEY);
     tt_cluster_key key;
     char path[4096], address[256];
     tt_err err;
@@ -255,7 +255,9 @@ static tt_err reach(tt_pulse *p, const char *near)
         return tt_wire_reach(near, NULL, &p->wire);
     }
     if (!far) return tt_fail(TT_EENV, "no way to the supervisor on %s", host);
-    if ((err = tt_cluster_key_path(path)) || (err = tt_cluster_key_load(path, &key))) return err;
+    snprintf(path, sizeof path, "%s", agents && *agents ? agents : "");
+    if ((!*path && (err = tt_cluster_key_path(path))) || (err = tt_cluster_key_load(path, &key)))
+        return err;
     choose_address(far, address);
     return tt_wire_reach(address, &key, &p->wire);
 }

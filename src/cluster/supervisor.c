@@ -16,6 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "store/store.h"
 #include "supervisor.h"
 
 enum { LINE_MOST = 1 << 20, KEPT_LINES = 20, TURN_MS = 50, POLLS = 512 };
@@ -55,7 +56,9 @@ typedef struct world {
 
 typedef struct place {
     char name[256];
-    bool here;
+    char reach[256]; /* what the launcher calls it; "": by its name */
+    int slots;
+    bool here, joined, leaving;
 } place;
 
 struct tt_supervisor {
@@ -71,6 +74,7 @@ struct tt_supervisor {
     char *kept[KEPT_LINES];
     int kept_count;
     double told, recorded;
+    double left;   /* when the last step before a resize was told; 0: none to be made good */
     double failed; /* when a failure was seen that is not made good yet; 0: none */
     int64_t failed_step;
     int failed_generation;
@@ -156,8 +160,9 @@ static void list_hosts(const tt_supervisor *s, const tt_member *m, int count, tt
         if (!i || m[i].host != m[i - 1].host) {
             tt_host *h = &out->host[out->count++];
             memset(h, 0, sizeof *h);
-            snprintf(h->name, sizeof h->name, "%s", host_name(s, m[i].host));
-            all_here &= s->place[m[i].host].here;
+            const place *p = &s->place[m[i].host];
+            snprintf(h->name, sizeof h->name, "%s", *p->reach ? p->reach : p->name);
+            all_here &= p->here;
         }
         out->host[out->count - 1].slots++;
     }
@@ -561,6 +566,20 @@ static void note_step(tt_supervisor *s, const world *w, const member *m)
     s->failed = 0;
 }
 
+/* The first one after a resize. */
+static void note_resized(tt_supervisor *s, const world *w, const json_t *progress)
+{
+    if (!(s->left > 0) || w->killed || w != active_world(s)) return;
+    add_news(s,
+             (tt_news){.kind = TT_NEWS_AGAIN,
+                       .seconds = tt_clock_s() - s->left,
+                       .cause = {.kind = TT_CAUSE_RESIZE,
+                                 .world = w->id,
+                                 .generation = w->generation,
+                                 .step = json_integer_value(json_object_get(progress, "step"))}});
+    s->left = 0;
+}
+
 static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
 {
     world *w = find_world(s, whole(o, "world"));
@@ -596,6 +615,19 @@ static bool is_fatal(int code)
     return code == 2 || code == 3 || code == 5 || code == 6 || code == 7;
 }
 
+/* Hosts that join are told which run it is, so that they can clear away what it leaves there. */
+static void tell_run(tt_supervisor *s)
+{
+    char path[4200], id[TT_RUN_ID];
+    tt_bytes b;
+
+    snprintf(path, sizeof path, "%s/id", s->o.run);
+    if (!tt_file_exists(path) || tt_file_read(path, 64, &b)) return;
+    snprintf(id, sizeof id, "%.*s", (int)(b.size < 32 ? b.size : 32), (const char *)b.data);
+    tt_file_release(&b);
+    tt_hub_set_run(s->o.hub, id);
+}
+
 /* What a worker tells: for the ledger, for the policy, and most of it for the screen. */
 static void hear_told(tt_supervisor *s, const json_t *letter)
 {
@@ -613,7 +645,15 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
         hear_epoch(s, w, o);
         return;
     }
-    if (!strcmp(event, "start")) s->began = true;
+    if (!strcmp(event, "start")) {
+        s->began = true;
+        tell_run(s);
+    }
+    if (!strcmp(event, "left")) { /* its last step is committed */
+        s->left = tt_clock_s();
+        return;
+    }
+    if (!strcmp(event, "progress")) note_resized(s, w, o);
     if (!strcmp(event, "end") && w->killed) return; /* it was too late */
     add_news(s, (tt_news){.kind = TT_NEWS_LINE,
                           .line = json_incref(o),
@@ -718,6 +758,86 @@ static void look_at_world(tt_supervisor *s, world *w)
     take_event(s, (tt_event){.kind = TT_EV_GONE, .world = id, .code = code});
 }
 
+/* ---- hosts that come and go ---- */
+
+static int place_of(tt_supervisor *s, const char *name)
+{
+    int at = 0;
+
+    while (at < s->places && strcmp(s->place[at].name, name)) at++;
+    if (at < s->places) return at;
+    s->place = realloc(s->place, (size_t)(at + 1) * sizeof *s->place);
+    if (!s->place) tt_mem_out(sizeof *s->place);
+    s->place[s->places++] = (place){.here = !strcmp(name, s->host) || tt_host_is_here(name)};
+    snprintf(s->place[at].name, sizeof s->place[at].name, "%s", name);
+    return at;
+}
+
+static void set_slots(tt_supervisor *s, int at, int slots)
+{
+    s->place[at].slots = slots;
+    take_event(s, (tt_event){.kind = TT_EV_HOST, .host = at, .slots = slots});
+}
+
+static void tell_host(tt_supervisor *s, const char *what, const char *name, int slots)
+{
+    tt_str text = {0};
+
+    tt_str_add(&text, "host %s %s", name, what);
+    if (slots) tt_str_add(&text, " with %d slot%s", slots, slots == 1 ? "" : "s");
+    add_news(s, (tt_news){.kind = TT_NEWS_HOST,
+                          .text = text.data,
+                          .line = json_pack("{s:s, s:o, s:s, s:i}", "event", "host", "host",
+                                            tt_json_text(name), "what", what, "slots", slots)});
+}
+
+static void let_leave(tt_supervisor *s, int at)
+{
+    if (s->place[at].leaving) return;
+    s->place[at].leaving = s->place[at].joined;
+    tell_host(s, "wants to leave", s->place[at].name, 0);
+    set_slots(s, at, 0);
+}
+
+static void hear_changes(tt_supervisor *s)
+{
+    tt_hub_change c;
+
+    while (tt_hub_next_change(s->o.hub, &c)) {
+        int at = place_of(s, c.host);
+        place *p = &s->place[at];
+        if (c.kind == TT_HOST_CAME) {
+            snprintf(p->reach, sizeof p->reach, "%s", c.reach);
+            p->joined = true;
+            p->here = p->leaving = false;
+            tell_host(s, "joined", c.host, c.slots);
+            set_slots(s, at, c.slots);
+        } else if (c.kind == TT_HOST_LEAVES) {
+            let_leave(s, at);
+        } else {
+            p->leaving = false;
+            tt_supervisor_lost(s, c.host);
+        }
+    }
+}
+
+/* Hosts that wanted to leave go when no world has a part of it there any more. */
+static void release_hosts(tt_supervisor *s)
+{
+    for (int at = 0; at < s->places; at++) {
+        const tt_member *m;
+        bool used = false;
+        if (!s->place[at].leaving) continue;
+        for (int i = 0; i < TT_WORLDS_MOST; i++) {
+            int n = s->world[i].id ? tt_policy_members(s->policy, s->world[i].id, &m) : 0;
+            for (int r = 0; r < n; r++) used |= m[r].host == at;
+        }
+        if (used) continue;
+        s->place[at].leaving = false;
+        tt_hub_bye(s->o.hub, s->place[at].name);
+    }
+}
+
 static void hear_letters(tt_supervisor *s)
 {
     const char *word;
@@ -725,6 +845,7 @@ static void hear_letters(tt_supervisor *s)
     json_t *o;
 
     tt_hub_turn(s->o.hub);
+    hear_changes(s);
     while ((o = tt_hub_next(s->o.hub, &from, &word))) {
         if (!strcmp(word, "beat"))
             hear_beat(s, from, o);
@@ -777,6 +898,7 @@ void tt_supervisor_turn(tt_supervisor *s, int ms)
         if (s->world[i].id) look_at_world(s, &s->world[i]);
     take_event(s, (tt_event){.kind = TT_EV_TICK});
     launch_started(s);
+    release_hosts(s);
     if ((now = tt_clock_s()) - s->told >= ALIVE_S) {
         s->told = now;
         for (int i = 0; i < TT_WORLDS_MOST; i++) say_alive(s, &s->world[i]);
@@ -830,17 +952,37 @@ int tt_supervisor_workers(const tt_supervisor *s, tt_worker *out, int room)
 
 void tt_supervisor_host(tt_supervisor *s, const char *name, int slots)
 {
-    int at = 0;
+    set_slots(s, place_of(s, name ? name : s->host), slots);
+}
 
-    if (!name) name = s->host;
-    while (at < s->places && strcmp(s->place[at].name, name)) at++;
-    if (at == s->places) {
-        s->place = realloc(s->place, (size_t)(at + 1) * sizeof *s->place);
-        if (!s->place) tt_mem_out(sizeof *s->place);
-        s->place[s->places++] = (place){.here = !strcmp(name, s->host) || tt_host_is_here(name)};
-        snprintf(s->place[at].name, sizeof s->place[at].name, "%s", name);
+tt_err tt_supervisor_leave(tt_supervisor *s, const char *name)
+{
+    tt_str there = {0};
+    tt_err err;
+    int n = 0;
+
+    for (int at = 0; at < s->places; at++) {
+        if (!s->place[at].slots) continue;
+        if (!strcmp(s->place[at].name, name)) {
+            let_leave(s, at);
+            tt_str_free(&there);
+            return TT_OK;
+        }
+        tt_str_add(&there, "%s%s", n++ ? ", " : "", s->place[at].name);
     }
-    take_event(s, (tt_event){.kind = TT_EV_HOST, .host = at, .slots = slots});
+    err = tt_fail(TT_EINVAL, "no host called %.255s takes part: there %s %s", name,
+                  n == 1 ? "is" : "are", n ? there.data : "none");
+    tt_str_free(&there);
+    return err;
+}
+
+void tt_supervisor_lost(tt_supervisor *s, const char *name)
+{
+    int at = place_of(s, name);
+
+    s->place[at].slots = 0;
+    tell_host(s, "is gone", name, 0);
+    take_event(s, (tt_event){.kind = TT_EV_LOST, .host = at});
 }
 
 tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
@@ -860,6 +1002,7 @@ tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
         return err;
     }
     p.generation = s->book.generation;
+    tell_run(s);
     s->policy = tt_policy_open(&p);
     *out = s;
     return TT_OK;
