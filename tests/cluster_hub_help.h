@@ -243,14 +243,14 @@ static inline pid_t start_agent_as(int which, tt_agent_opts o)
 {
     pid_t pid = fork_kid();
     struct sigaction act = {.sa_handler = on_signal};
+    tt_agent_end end;
     tt_err err;
-    int code;
 
     if (pid) return pid;
     sigaction(SIGTERM, &act, NULL);
     setenv("TF_CONFIG", "{}", 1);
-    err = tt_agent_run(&o, &stopped, &code);
-    keep(&shared->agent[which], err, code);
+    err = tt_agent_run(&o, &stopped, &end);
+    keep(&shared->agent[which], err, end.code);
     _exit(0);
 }
 

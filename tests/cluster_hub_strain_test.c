@@ -350,7 +350,7 @@ TT_TEST(hub, an_agent_of_another_version_is_refused)
     tt_say(w, 0, o);
     o = hear_within(w, &from, &word);
     EXPECT_STR("no", word);
-    EXPECT_STR("it speaks protocol 1, this one 2: use one version of tutti", tt_text_of(o, "why"));
+    EXPECT_STR("it speaks protocol 2, this one 3: use one version of tutti", tt_text_of(o, "why"));
     json_decref(o);
     tt_wire_close(w, 0);
     EXPECT(!shared->has_b);

@@ -41,6 +41,29 @@ TT_TEST(policy, a_storm_of_joins_makes_few_worlds)
     end();
 }
 
+TT_TEST(policy, fifty_joins_in_a_second_make_one_resize)
+{
+    tt_policy_opts o = fixed(100);
+    int go;
+
+    o.least = 1;
+    begin(o);
+    give_host(0, 1);
+    pass(2);
+    x.starts = x.tolds = 0;
+    go = tt_policy_look(x.p).generation;
+    for (int i = 1; i <= 50; i++) {
+        give_host(i, 1);
+        if (i % 5 == 0) pass(0.1);
+    }
+    pass(3);
+    EXPECT_INT(51, tt_policy_look(x.p).workers);
+    EXPECT_INT(go + 1, tt_policy_look(x.p).generation);
+    EXPECT_INT(1, x.tolds);
+    EXPECT_INT(TT_CAUSE_RESIZE, x.told[0].kind);
+    end();
+}
+
 TT_TEST(policy, a_world_that_does_not_yield_is_killed)
 {
     tt_policy_opts o = fixed(2);
@@ -71,7 +94,7 @@ TT_TEST(policy, a_host_that_leaves_is_replaced_before_its_world_ends)
     give_host(1, 0);
     expect_log("kill2 start3:0.0,2.0 ");
     pass(0.5);
-    expect_log("tell:host yield1 persist2 go3 start4:0.0,2.0 ");
+    expect_log("tell:leave yield1 persist2 go3 start4:0.0,2.0 ");
     EXPECT(x.told[0].host == 1 && x.told[0].rank == 1 && x.told[0].generation == 1);
     give_host(1, 1); /* it comes back: nothing to gain */
     pass(5);
@@ -106,7 +129,7 @@ TT_TEST(policy, below_least_it_waits_and_then_ends)
     x.log[0] = 0;
     give_host(1, 0);
     pass(1);
-    expect_log("tell:host kill2 yield1 tell:below ");
+    expect_log("tell:leave kill2 yield1 tell:below ");
     EXPECT(tt_policy_look(x.p).waiting && tt_policy_look(x.p).active == -1);
     give_host(1, 1);
     pass(2);
@@ -149,6 +172,54 @@ TT_TEST(policy, a_renewal_is_not_forgotten_if_a_worker_dies_meanwhile)
     EXPECT_INT(2, tt_policy_look(x.p).generation);
     pass(5);
     EXPECT_INT(2, tt_policy_look(x.p).generation); /* the one that went on is new already */
+    end();
+}
+
+TT_TEST(policy, a_host_that_is_lost_ends_its_worlds_at_once)
+{
+    tt_policy_opts o = fixed(3);
+
+    o.least = 1;
+    begin(o);
+    give_host(0, 1);
+    give_host(1, 2);
+    pass(2);
+    expect_log("start1:0.0,1.0,1.1 persist1 go1 start2:0.0,1.0,1.1 ");
+    x.stays = true; /* its processes there end when their lease does */
+    give((tt_event){.kind = TT_EV_LOST, .host = 1});
+    expect_log("tell:host tell:host kill1 kill2 start3:0.0 "); /* it is made meanwhile ... */
+    EXPECT(x.told[0].host == 1 && x.told[0].rank == 1 && x.told[0].generation == 1);
+    give_gone(2, 137);
+    pass(0.5);
+    expect_log("");
+    give_gone(1, 137);
+    pass(0.05);
+    expect_log("persist2 go3 start4:0.0 "); /* ... but has no GO before */
+    x.stays = false;
+    give_host(1, 2); /* the host is back: nothing is held against its slots */
+    pass(1);
+    EXPECT_INT(3, tt_policy_look(x.p).workers);
+    end();
+}
+
+TT_TEST(policy, a_host_that_is_lost_while_it_leaves_is_not_waited_for)
+{
+    tt_policy_opts o = fixed(2);
+
+    o.least = 1;
+    o.standby = false;
+    begin(o);
+    give_host(0, 1);
+    give_host(1, 1);
+    pass(2);
+    x.log[0] = 0;
+    x.deaf = true;
+    give_host(1, 0);
+    pass(0.5);
+    expect_log("start2:0.0 tell:leave yield1 ");
+    give((tt_event){.kind = TT_EV_LOST, .host = 1});
+    pass(0.1);
+    expect_log("kill1 persist2 go2 ");
     end();
 }
 

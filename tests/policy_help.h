@@ -36,8 +36,9 @@ static struct {
     double step_s;
 } x;
 
-static const char *const CAUSE[] = {"none",   "dead",  "hung", "stuck", "trouble", "start", "host",
-                                    "resize", "below", "out",  "back",  "stop",    "renew"};
+static const char *const CAUSE[] = {"none",  "dead", "hung",  "stuck",  "trouble",
+                                    "start", "host", "leave", "resize", "below",
+                                    "out",   "back", "stop",  "renew"};
 
 __attribute__((format(printf, 1, 2))) static inline void note(const char *fmt, ...)
 {

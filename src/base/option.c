@@ -61,6 +61,7 @@ static tt_err put_value(parser *p, const tt_option *o, const char *value)
         *(bool *)at = true;
         return TT_OK;
     case TT_OPT_STRING:
+    case TT_OPT_ADDRESS:
         *(const char **)at = value;
         return TT_OK;
     case TT_OPT_LIST:
@@ -82,6 +83,9 @@ static tt_err put_value(parser *p, const tt_option *o, const char *value)
 /* The value is `joined`, or else the next argument. */
 static tt_err take_value(parser *p, const tt_option *o, const char *joined)
 {
+    if (!joined && o->type == TT_OPT_ADDRESS &&
+        (p->next == p->argc || !strstr(p->argv[p->next], "://")))
+        joined = "";
     if (!joined && p->next < p->argc) joined = p->argv[p->next++];
     if (!joined)
         return tt_fail(TT_EINVAL, "--%s needs a value: --%s %s", o->name, o->name, o->value);

@@ -14,7 +14,9 @@ typedef enum tt_opt_type {
     TT_OPT_STRING,
     TT_OPT_INT,
     TT_OPT_TIME,
-    TT_OPT_LIST /* may be repeated */
+    TT_OPT_LIST,   /* may be repeated */
+    TT_OPT_ADDRESS /* a const char *; the value may be left out ("" then): what follows is taken for
+                    * it only if it has "://" in it */
 } tt_opt_type;
 
 typedef struct tt_opt_list {

@@ -130,9 +130,9 @@ int cli_be_adopted(const tt_tf_config *c, double wait_s, bool quiet)
 {
     struct sigaction act = {.sa_handler = on_signal};
     char key[CLI_PATH], address[300];
+    tt_agent_end end;
     tt_str world = {0};
     tt_err err;
-    int code = 0;
 
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
@@ -144,10 +144,10 @@ int cli_be_adopted(const tt_tf_config *c, double wait_s, bool quiet)
         fprintf(stderr, "%s %d: waiting to be taken in by %s, which trains and shows\n", c->type,
                 c->index, address);
     err = tt_agent_run(&(tt_agent_opts){address, key, c->rank[c->me].host, world.data, wait_s},
-                       &asked, &code);
+                       &asked, &end);
     tt_str_free(&world);
     if (err) return err == TT_ESTOP && asked == SIGINT ? CLI_INTERRUPTED : cli_fail(err);
-    if (code && !quiet)
-        fprintf(stderr, "tutti: %s ended with exit code %d; it says why\n", address, code);
-    return code;
+    if (end.code && !quiet)
+        fprintf(stderr, "tutti: %s ended with exit code %d; it says why\n", address, end.code);
+    return end.code;
 }

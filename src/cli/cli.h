@@ -17,8 +17,8 @@
 enum { CLI_PATH = 4096 };
 
 extern const tt_command cli_train, cli_eval, cli_predict, cli_summary, cli_init, cli_config,
-    cli_ckpt, cli_export, cli_runs, cli_ps, cli_top, cli_stop, cli_logs, cli_resize, cli_data,
-    cli_doctor, cli_bench, cli_version, cli_help, cli_man, cli_completion;
+    cli_ckpt, cli_export, cli_runs, cli_ps, cli_top, cli_stop, cli_logs, cli_resize, cli_join,
+    cli_leave, cli_data, cli_doctor, cli_bench, cli_version, cli_help, cli_man, cli_completion;
 
 /* Those that users are told of, in the order of the help. */
 extern const tt_command *const cli_commands[];
@@ -152,6 +152,7 @@ typedef struct cli_world_opts {
     int spares, max_restarts;          /* see tt_policy_opts                                 */
     const char *list, *file;           /* -H, --hostfile; NULL: none                         */
     const struct cli_adopter *adopter; /* of the hosts of TF_CONFIG; NULL: none              */
+    const char *listen, *key;          /* for hosts that join; NULL: none may, the usual key */
     double wait_s;                     /* for them, and for lost ones; < 0: not said         */
     bool dry_run;                      /* show what would be started                         */
     cli_display_mode mode;
@@ -234,6 +235,10 @@ void cli_steer_decided(cli_steer *t, bool workers, bool threads);
 void cli_steer_close(cli_steer *t);
 /* Workers that this host takes of `least` to `most`: as many as it has CPUs. */
 int cli_slots_here(int least, int most);
+
+/* ---- join.c, leave.c: machines that come and go ---- */
+void cli_join_world(char out[256]);           /* what must be the same on all of them */
+tt_err cli_agents_folder(char out[CLI_PATH]); /* of this user's agents on this host */
 
 /* ---- adopt.c: processes that were started by hand on every host, by TF_CONFIG ---- */
 typedef struct cli_adopter {

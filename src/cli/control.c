@@ -7,7 +7,8 @@
  *   status                              what is known of the run
  *   stop     now                        save and end, or end
  *   resize   least, most, threads, wait_s   all may be absent; answered when a world of that size
- * has made its first step, or wait_s are over */
+ *                                       has made its first step, or wait_s are over
+ *   leave    host                       it is to leave at a step boundary */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -508,7 +509,7 @@ static void hear_letter(cli_control *c, tt_hub_from from, const json_t *o)
 
     if (!say || strcmp(say, "ask") || from.far) return; /* of others, or not for us to answer */
     if (!word) {
-        refuse(c, from, "this asks for nothing: status, stop or resize");
+        refuse(c, from, "this asks for nothing: status, stop, resize or leave");
     } else if (!strcmp(word, "status")) {
         answer(c, from, status_of(c));
     } else if (!strcmp(word, "stop")) {
@@ -517,8 +518,15 @@ static void hear_letter(cli_control *c, tt_hub_from from, const json_t *o)
         answer(c, from, json_object());
     } else if (!strcmp(word, "resize")) {
         begin_resize(c, from, o);
+    } else if (!strcmp(word, "leave")) {
+        const char *host = json_string_value(json_object_get(o, "host"));
+        if (tt_supervisor_leave(c->s, host ? host : ""))
+            refuse(c, from, "%s", tt_message());
+        else
+            answer(c, from, json_object());
     } else {
-        refuse(c, from, "'%.40s' is nothing that can be asked: status, stop or resize", word);
+        refuse(c, from, "'%.40s' is nothing that can be asked: status, stop, resize or leave",
+               word);
     }
 }
 
@@ -541,6 +549,7 @@ void cli_control_hear(cli_control *c, const tt_news *n)
         give_up_resize(c, "the run has ended");
         break;
     case TT_NEWS_TEXT:
+    case TT_NEWS_HOST:
     case TT_NEWS_AGAIN:
     case TT_NEWS_NONE:
         break;

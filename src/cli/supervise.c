@@ -211,6 +211,7 @@ static void hear_cause(watch *w, const tt_news *n)
     tt_str text = {0};
 
     if (c->kind == TT_CAUSE_STOP) return;
+    if (c->kind == TT_CAUSE_HOST && c->generation < 0) return; /* of the host it is told anyway */
     tt_str_add(&text, "%s", n->text);
     if (c->kind == TT_CAUSE_TROUBLE && w->trouble) tt_str_add(&text, ": %s", w->trouble);
     if (failure) {
@@ -249,12 +250,14 @@ static void hear_again(watch *w, const tt_news *n)
 {
     char text[128], span[32];
 
-    say_json(w, json_pack("{s:s, s:f, s:I}", "event", "recovered", "seconds", n->seconds, "step",
-                          (json_int_t)n->cause.step));
+    bool resized = n->cause.kind == TT_CAUSE_RESIZE;
+
+    say_json(w, json_pack("{s:s, s:f, s:I}", "event", resized ? "resized" : "recovered", "seconds",
+                          n->seconds, "step", (json_int_t)n->cause.step));
     if (w->o->mode == CLI_JSON) return;
     tt_show_time(n->seconds, span, sizeof span);
-    snprintf(text, sizeof text, "step %lld is committed, %s after the failure was seen",
-             (long long)n->cause.step, span);
+    snprintf(text, sizeof text, "step %lld is committed, %s after %s", (long long)n->cause.step,
+             span, resized ? "the one before" : "the failure was seen");
     say(w, text);
 }
 
@@ -276,6 +279,10 @@ static void hear(watch *w, const tt_news *n)
         break;
     case TT_NEWS_AGAIN:
         hear_again(w, n);
+        break;
+    case TT_NEWS_HOST:
+        say_json(w, json_incref(n->line));
+        if (w->o->mode != CLI_JSON) say(w, n->text);
         break;
     case TT_NEWS_EXIT:
         w->code = n->code;
@@ -307,6 +314,7 @@ static tt_err find_hosts(const cli_world_opts *o, tt_hosts *hosts, tt_str *by)
     if ((err = tt_hosts_slurm(o->ranks, hosts))) return err;
     if (hosts->count) tt_str_add(by, "Slurm");
     if (o->ranks) tt_str_add(by, "%s-n %d", hosts->count ? ", " : "", o->ranks);
+    if (o->listen) tt_str_add(by, "%s--listen", by->size ? ", " : "");
     return TT_OK;
 }
 
@@ -398,11 +406,54 @@ static int show_plan(const tt_launch_opts *l, tt_arena *a)
     return 0;
 }
 
+/* What to type on other machines. */
+static void show_way(const cli_world_opts *o, const tt_hub *hub, const char *key)
+{
+    tt_str all = {0};
+    char *save = NULL;
+
+    tt_hub_addresses(hub, &all);
+    if (o->mode == CLI_JSON) {
+        cli_json_print(stdout,
+                       json_pack("{s:s, s:s, s:s}", "event", "listen", "addresses",
+                                 all.data ? all.data : "", "key", key),
+                       true);
+        fflush(stdout);
+    } else if (o->mode == CLI_SHOW && all.size) {
+        fprintf(stderr, "other machines join with a copy of this key by:\n");
+        for (char *one = strtok_r(all.data, ",", &save); one; one = strtok_r(NULL, ",", &save)) {
+            tt_str line = {0};
+            cli_quote(key, &line);
+            fprintf(stderr, "  tutti join %s --key %s\n", one, line.data);
+            tt_str_free(&line);
+        }
+    }
+    tt_str_free(&all);
+}
+
+/* Machines that join are reached by their agents, others by a remote shell; a launcher takes one of
+ * both. */
+static tt_err check_listen(const cli_world_opts *o, const tt_hosts *hosts)
+{
+    if (!o->listen) return TT_OK;
+    if (o->adopter)
+        return tt_fail(TT_EINVAL, "--listen and TF_CONFIG both say who takes part: give one");
+    for (int i = 0; i < hosts->count; i++)
+        if (!tt_host_is_here(hosts->host[i].name))
+            return tt_fail(
+                TT_EINVAL,
+                "--listen: hosts join by themselves: leave out %s, and type 'tutti join' "
+                "there",
+                hosts->host[i].name);
+    return TT_OK;
+}
+
 /* The hub in a folder of ours, unless there is one already for hosts that wait. */
-static tt_err open_hub(const cli_world_opts *o, bool far, char folder[CLI_PATH], tt_hub **out)
+static tt_err open_hub(const cli_world_opts *o, bool far, const char *rooms, char folder[CLI_PATH],
+                       tt_hub **out)
 {
     const char *tmp = getenv("TMPDIR");
-    char key[CLI_PATH];
+    char key[CLI_PATH], world[256];
     tt_err err;
 
     if (o->adopter && o->adopter->hub) {
@@ -416,9 +467,23 @@ static tt_err open_hub(const cli_world_opts *o, bool far, char folder[CLI_PATH],
         *folder = 0;
         return err;
     }
-    if (!far) return tt_hub_open(&(tt_hub_opts){.folder = folder, .world = ""}, out);
-    if ((err = tt_cluster_key_path(key)) || (err = tt_cluster_key_make(key))) return err;
-    return tt_hub_open(&(tt_hub_opts){folder, "tcp://*:0", key, ""}, out);
+    if (!far && !o->listen) return tt_hub_open(&(tt_hub_opts){.folder = folder, .world = ""}, out);
+    if (o->key)
+        snprintf(key, sizeof key, "%s", o->key);
+    else if ((err = tt_cluster_key_path(key)) || (err = tt_cluster_key_make(key)))
+        return err;
+    if (!o->listen) return tt_hub_open(&(tt_hub_opts){folder, "tcp://*:0", key, ""}, out);
+    cli_join_world(world);
+    err = tt_hub_open(&(tt_hub_opts){.folder = folder,
+                                     .address = *o->listen ? o->listen : "tcp://*:0",
+                                     .key = key,
+                                     .world = world,
+                                     .joins = true,
+                                     .program = o->worker[0],
+                                     .rooms = rooms},
+                      out);
+    if (!err) show_way(o, *out, key);
+    return err;
 }
 
 static void add_hosts(tt_supervisor *s, const tt_hosts *hosts, int slots)
@@ -453,12 +518,13 @@ int cli_supervise(const cli_world_opts *o)
     int code = -1;
     tt_err err;
 
-    if ((err = find_hosts(o, &hosts, &by))) goto out;
+    if ((err = find_hosts(o, &hosts, &by)) || (err = check_listen(o, &hosts))) goto out;
     int ranks = o->ranks ? o->ranks : tt_hosts_slots(&hosts);
     /* Without hosts: as many as there are CPUs of what is allowed; `tutti resize` takes the rest.
      */
     int slots = o->spares + (o->least ? cli_slots_here(o->least, ranks) : ranks);
-    if ((err = cli_ranks_check(&hosts, hosts.count ? ranks + o->spares : slots)) ||
+    if (o->listen && slots > tt_cpu_count()) slots = tt_cpu_count(); /* others have some, too */
+    if ((!o->listen && (err = cli_ranks_check(&hosts, hosts.count ? ranks + o->spares : slots))) ||
         (cli_shares() && (err = tt_rooms_name(rooms))))
         goto out;
     if (o->dry_run) {
@@ -468,18 +534,18 @@ int cli_supervise(const cli_world_opts *o)
         goto out;
     }
     catch_signals();
-    if ((err = open_hub(o, hosts.count > 0, folder, &hub)) ||
+    if ((err = open_hub(o, hosts.count > 0, rooms, folder, &hub)) ||
         (o->adopter && o->adopter->hub && (err = cli_adopt(hub, o, &hosts, &asked))))
         goto out;
     tt_hub_addresses(hub, &far);
-    tt_supervisor_opts so = {.policy = plan_policy(o, ranks, hosts.count > 0),
+    tt_supervisor_opts so = {.policy = plan_policy(o, ranks, hosts.count > 0 || o->listen),
                              .run = o->run,
                              .argv = o->worker,
                              .next = o->next,
                              .launched_by = by.data,
                              .folder = folder,
                              .hub = hub,
-                             .agents = o->adopter && o->adopter->hub,
+                             .agents = o->listen || (o->adopter && o->adopter->hub),
                              .far = far.data,
                              .rooms = rooms};
     if ((err = tt_supervisor_open(&so, &w.s))) goto out;

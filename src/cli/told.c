@@ -247,7 +247,8 @@ static void spell(tt_progress *p, double v[NUMBERS], bool write)
 json_t *cli_step_pack(const tt_progress *p, const tt_rank_times *times, int ranks)
 {
     json_t *numbers = json_array(), *rows = json_array(),
-           *o = json_pack("{s:s, s:o, s:o}", "event", "progress", "p", numbers, "ranks", rows);
+           *o = json_pack("{s:s, s:I, s:o, s:o}", "event", "progress", "step", (json_int_t)p->step,
+                          "p", numbers, "ranks", rows);
     tt_progress copy = *p;
     double v[NUMBERS];
 

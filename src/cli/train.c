@@ -14,10 +14,12 @@
 
 #include "cli.h"
 
+enum { MOST_JOINED = 1024 };
+
 typedef struct train_opts {
     tt_opt_list set;
     int64_t threads, spares;
-    const char *max_restarts, *elastic, *workers, *hosts, *hostfile, *trace, *wait;
+    const char *max_restarts, *elastic, *workers, *hosts, *hostfile, *trace, *wait, *listen, *key;
     const char *run, *runs, *resume, *init;
     bool partial, quiet, json, dry_run, detach;
 } train_opts;
@@ -34,6 +36,13 @@ static const tt_option options[] = {
     {"hostfile", 0, TT_OPT_STRING, offsetof(train_opts, hostfile), "FILE",
      "the same from a file: 'a slots=4', 'a:4' or a name a line"},
     {"elastic", 0, TT_OPT_STRING, offsetof(train_opts, elastic), "A:B", "the same as -n A:B"},
+    {"listen", 0, TT_OPT_ADDRESS, offsetof(train_opts, listen), "[tcp://*:PORT]",
+     "let other machines join while it runs, by 'tutti join'; at any free port if none is given. "
+     "This "
+     "one takes as many workers as it has CPUs, or as --hosts says"},
+    {"key", 0, TT_OPT_STRING, offsetof(train_opts, key), "FILE",
+     "with --listen: the key that machines which join must have; else $TUTTI_KEY or "
+     "~/.config/tutti/key, which is made if it is missing"},
     {"spares", 0, TT_OPT_INT, offsetof(train_opts, spares), "K",
      "keep K more workers that hold the state but have no work, to replace lost ones"},
     {"max-restarts", 0, TT_OPT_STRING, offsetof(train_opts, max_restarts), "N",
@@ -220,6 +229,7 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
         /* That numbers ran away all see in the same step, unless they train apart. */
         *alone = err != TT_EDIVERGED || tt_train_plan(t)->aggregate == TT_AVERAGE;
     } else if (left) {
+        if (!l->silent) tt_pulse_tell(l->pulse, json_pack("{s:s}", "event", "left"));
         if (!tt_train_kept(t) && (err = tt_train_save(t))) *alone = true;
         tell_end(l, NULL);
         *met = err;
@@ -303,6 +313,10 @@ static tt_err check_options(const train_opts *o, int argc)
         return tt_fail(TT_EINVAL, "--elastic and --workers both say how many: give one");
     if (o->spares < 0 || o->spares > 1024)
         return tt_fail(TT_EINVAL, "--spares: %lld is not 0 to 1024", (long long)o->spares);
+    if (o->listen && *o->listen && strncmp(o->listen, "tcp://", 6))
+        return tt_fail(TT_EINVAL, "--listen: '%s' is no address such as tcp://*:4444", o->listen);
+    if (o->key && !o->listen)
+        return tt_fail(TT_EINVAL, "--key is for machines that join: give --listen too");
     if (o->hosts && o->hostfile)
         return tt_fail(TT_EINVAL, "--hosts and --hostfile both name the hosts: give one");
     return TT_OK;
@@ -577,6 +591,8 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
     bool resume = false;
     cli_world_opts w = {.list = o->hosts,
                         .file = o->hostfile,
+                        .listen = o->listen,
+                        .key = o->key,
                         .spares = (int)o->spares,
                         .max_restarts = 10,
                         .adopter = adopter,
@@ -594,8 +610,13 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
     if ((err = o->elastic ? read_workers("elastic", o->elastic, &w.least, &w.ranks)
                           : read_workers("workers", o->workers, &w.least, &w.ranks)) ||
         (err = read_restarts(o->max_restarts, &w.max_restarts)) ||
-        (err = read_trace(o->trace, &from, &to)) || (argc && (err = check_file(argv[0]))) ||
-        (err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, o->quiet, &job)))
+        (err = read_trace(o->trace, &from, &to)) || (argc && (err = check_file(argv[0]))))
+        goto fail;
+    if (o->listen && !w.ranks) { /* whoever comes */
+        w.least = 1;
+        w.ranks = MOST_JOINED;
+    }
+    if ((err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, o->quiet, &job)))
         goto fail;
     checked = tt_tree_copy(job.tree); /* checking fills in what the job does not say */
     if ((err = tt_job_check(checked)) || (err = cli_run_choose(&which, &job, run, &resume)))
@@ -665,7 +686,8 @@ static tt_err look_at_slurm(bool *launch)
 static int train_run(const void *opts, int argc, const char **argv)
 {
     const train_opts *o = opts;
-    bool several = o->workers || o->elastic || o->hosts || o->hostfile, granted = false;
+    bool several = o->workers || o->elastic || o->hosts || o->hostfile || o->listen,
+         granted = false;
     double wait_s = -1;
     tt_started by = tt_world_started();
     tt_tf_config listed = {.ranks = 0};
@@ -717,12 +739,13 @@ const tt_command cli_train = {
     .examples =
         (const char *const[]){"tutti train job.yaml", "train a job", "tutti train job.yaml -n 4",
                               "with four worker processes", "tutti train job.yaml -H a:4,b:4",
-                              "on two hosts", "tutti train job.yaml -s train.epochs=5",
-                              "with another value", "tutti train job.yaml --resume auto",
-                              "go on where it stopped", "tutti train --resume last",
-                              "go on with the newest run", "tutti train job.yaml --init runs/a",
-                              "start from other weights", "tutti train job.yaml -n 4 --detach",
-                              "without a terminal", NULL},
+                              "on two hosts", "tutti train job.yaml -n 1:8 --listen",
+                              "here, and on machines that join",
+                              "tutti train job.yaml -s train.epochs=5", "with another value",
+                              "tutti train job.yaml --resume auto", "go on where it stopped",
+                              "tutti train --resume last", "go on with the newest run",
+                              "tutti train job.yaml --init runs/a", "start from other weights",
+                              "tutti train job.yaml -n 4 --detach", "without a terminal", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(train_opts),
     .run = train_run,

@@ -3,17 +3,24 @@
  *   agent ── guard
  *     └───── /bin/sh -c "orted ..." ── ranks
  *
- * What it must hold: when it ends, however that is, nothing that it started is alive. Commands get
- * the mark of their world, or one of their own, so that all of it is found; and for the case that
- * the agent is killed there is a guard, a process that knows the marks, waits for the agent's end
- * and then ends all that carry them.
+ * What it must hold: when it ends, however that is, nothing that it started is alive, and no files
+ * of an MPI stay. Commands get the mark of their world, or one of their own, so that all of it is
+ * found, and folders for what the MPI writes, on disk and in shared memory, which go when they have
+ * ended; and for the case that the agent is killed there is a guard, a process that knows marks and
+ * folders, waits for the agent's end and then ends all that carry them.
  *
- * What commands print goes no faster than the hub takes it: their pipes are full meanwhile. */
+ * What commands print goes no faster than the hub takes it: their pipes are full meanwhile.
+ *
+ * One that joins a run outlives its worlds, and a link that is down for a while: then it ends what
+ * it has started and goes on saying that it is here. To leave, it says so and waits to be let go.
+ */
 #define _GNU_SOURCE
 #include "inner.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <netdb.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,11 +29,19 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const double HERE_S = 0.5;
+static const double HERE_S = 0.25;
+/* Somebody of our name may have died a moment ago; a run may need a new world before it lets go. */
+static const double LATER_S = 5, LEAVE_S = 90;
 enum { CHUNK = 4096, CHUNKS = 16 /* in a turn */, PIPE_CHUNKS = 256 /* what a pipe may hold */ };
+
+typedef struct charge { /* what the guard is told of a command */
+    char mark[TT_MARK];
+    char tmp[256], shm[64]; /* folders; "": none */
+} charge;
 
 typedef struct command {
     int id;
@@ -34,7 +49,7 @@ typedef struct command {
     pid_t pid; /* 0: it has ended */
     int code;
     int left; /* chunks to read once it has ended: others may have its pipe */
-    char mark[TT_MARK];
+    charge charge;
     char text[CHUNK]; /* printed and not yet told */
     size_t size;
 } command;
@@ -47,34 +62,47 @@ typedef struct life {
     int commands;
     double began, heard, told; /* heard 0: never yet */
     bool bye;
-    int code;
+    tt_agent_end end;
+    /* of one that joins: */
+    char address[64], machine[256];
+    bool taken;         /* its slots are offered */
+    bool lost, leaving; /* the hub is gone; we want to go */
+    double lost_at, leave_at, refused;
+    char key[PATH_MAX];
     pid_t guard;
-    int marks; /* to the guard */
+    int charges; /* to the guard */
 } life;
 
 /* ---- the guard ---- */
 
-/* Reads marks until the agent is gone, and ends what carries them. */
-_Noreturn static void be_guard(int marks)
+static void clear_folders(const charge *c)
 {
-    char mark[TT_MARK] = "";
-    tt_str all = {0};
+    if (*c->tmp) tt_dir_remove(c->tmp);
+    if (*c->shm) tt_dir_remove(c->shm);
+}
+
+/* Hears of commands until the agent is gone, and ends what carries their marks. */
+_Noreturn static void be_guard(int charges)
+{
+    charge *all = NULL, one;
     sigset_t every;
-    int null;
+    int null, count = 0;
 
     sigfillset(&every);
     sigprocmask(SIG_SETMASK, &every, NULL);
     setsid(); /* Ctrl-C is for the agent */
     prctl(PR_SET_NAME, "tutti-guard");
-    marks = dup2(marks, 3);
+    charges = dup2(charges, 3);
     closefrom(4);
     null = open("/dev/null", O_RDWR);
     for (int i = 0; i < 3; i++) dup2(null, i);
-    while (recv(marks, mark, TT_MARK - 1, MSG_WAITALL) == TT_MARK - 1)
-        if (!all.size || !strstr(all.data, mark)) tt_str_add(&all, "%s ", mark);
-    for (size_t i = 0; i < all.size; i += TT_MARK) {
-        memcpy(mark, all.data + i, TT_MARK - 1);
-        tt_mark_end(mark);
+    while (recv(charges, &one, sizeof one, MSG_WAITALL) == sizeof one) {
+        if (!(all = realloc(all, (size_t)(count + 1) * sizeof one))) tt_mem_out(sizeof one);
+        all[count++] = one;
+    }
+    for (int i = 0; i < count; i++) {
+        tt_mark_end(all[i].mark);
+        clear_folders(&all[i]);
     }
     _exit(0);
 }
@@ -95,33 +123,43 @@ static tt_err start_guard(life *l)
         be_guard(fd[1]);
     }
     close(fd[1]);
-    l->marks = fd[0];
+    l->charges = fd[0];
     return TT_OK;
 }
 
 /* Then all has ended that was started. */
 static void end_guard(life *l)
 {
-    close(l->marks);
+    close(l->charges);
     while (waitpid(l->guard, NULL, 0) < 0 && errno == EINTR) continue;
 }
 
 /* ---- commands ---- */
 
-/* Our environment with the mark, and without TF_CONFIG: ranks are told who they are by their MPI.
- * Made before the fork, after which a program with threads may not allocate. */
-static char **make_env(const char *mark)
+enum { SET_HERE = 3 };
+
+/* Our environment with the mark, a folder and the place of the key, and without TF_CONFIG: ranks
+ * are told who they are by their MPI. Made before the fork, after which a program with threads may
+ * not allocate.
+ */
+static char **make_env(const charge *c, const char *key)
 {
-    size_t count = 0, n = 0;
-    char **env, *world = NULL;
+    static const char *const ours[] = {"TUTTI_WORLD=", TT_AGENT_KEY "=", "TMPDIR=", "TF_CONFIG="};
+    size_t count = 0, n = SET_HERE;
+    char **env;
 
     while (environ[count]) count++;
-    if (!(env = calloc(count + 2, sizeof *env)) || asprintf(&world, "TUTTI_WORLD=%s", mark) < 0)
+    if (!(env = calloc(count + SET_HERE + 1, sizeof *env)) ||
+        asprintf(&env[0], "%s%s", ours[0], c->mark) < 0 ||
+        asprintf(&env[1], "%s%s", ours[1], key) < 0 ||
+        asprintf(&env[2], "%s%s", ours[2], c->tmp) < 0)
         tt_mem_out(count * sizeof *env);
-    env[n++] = world;
-    for (size_t i = 0; i < count; i++)
-        if (strncmp(environ[i], "TUTTI_WORLD=", 12) && strncmp(environ[i], "TF_CONFIG=", 10))
-            env[n++] = environ[i];
+    for (size_t i = 0; i < count; i++) {
+        bool set = false;
+        for (int k = 0; k < TT_COUNT(ours); k++)
+            set |= !strncmp(environ[i], ours[k], strlen(ours[k]));
+        if (!set) env[n++] = environ[i];
+    }
     return env;
 }
 
@@ -168,20 +206,50 @@ static void take_mark(const char *text, char out[TT_MARK])
     for (size_t i = 0; i < sizeof random; i++) snprintf(out + 2 * i, 3, "%02x", random[i]);
 }
 
+/* The name of the one in shared memory comes from another host: only what a launcher of ours calls
+ * such a folder is made, or ever removed. */
+static void take_shm(const char *text, char out[64])
+{
+    static const char front[] = "/dev/shm/tutti-";
+    const char *rest = text + sizeof front - 1;
+
+    *out = 0;
+    if (!strncmp(text, front, sizeof front - 1) && strlen(rest) == 16 &&
+        strspn(rest, "0123456789abcdef") == 16)
+        snprintf(out, 64, "%s", text);
+}
+
+static const char *make_folders(charge *c)
+{
+    const char *tmp = getenv("TMPDIR");
+
+    snprintf(c->tmp, sizeof c->tmp, "%.200s/tutti-XXXXXX", tmp && *tmp ? tmp : "/tmp");
+    if (!mkdtemp(c->tmp)) {
+        *c->tmp = 0;
+        return "it can make no folder for temporary files";
+    }
+    if (*c->shm && mkdir(c->shm, 0700) && errno != EEXIST)
+        return "it can make no folder in /dev/shm";
+    return NULL;
+}
+
 /* What is wrong if it cannot be. */
 static const char *try_command(life *l, const char *text, command *c)
 {
     pid_t self = getpid();
+    const char *wrong;
     char **env;
     int fd[2];
 
     if (!*text) return "there is no command";
     if (l->commands == TT_COMMANDS) return "it runs too many commands already";
-    if (send(l->marks, c->mark, TT_MARK - 1, MSG_NOSIGNAL) != TT_MARK - 1) return "it has no guard";
+    if ((wrong = make_folders(&c->charge))) return wrong;
+    if (send(l->charges, &c->charge, sizeof c->charge, MSG_NOSIGNAL) != sizeof c->charge)
+        return "it has no guard";
     if (pipe2(fd, O_CLOEXEC)) return strerror(errno);
-    env = make_env(c->mark);
+    env = make_env(&c->charge, l->key);
     if (!(c->pid = fork())) become_command(text, env, fd[1], self);
-    free(env[0]);
+    for (int i = 0; i < SET_HERE; i++) free(env[i]);
     free(env);
     close(fd[1]);
     if (c->pid < 0) {
@@ -199,7 +267,8 @@ static void start_command(life *l, const json_t *o)
     tt_str text = {0};
     const char *wrong;
 
-    take_mark(tt_text_of(o, "mark"), c.mark);
+    take_mark(tt_text_of(o, "mark"), c.charge.mark);
+    take_shm(tt_text_of(o, "shm"), c.charge.shm);
     tt_bytes_of(o, "command", &text);
     if ((wrong = try_command(l, text.data ? text.data : "", &c))) {
         tt_str_free(&text);
@@ -207,6 +276,7 @@ static void start_command(life *l, const json_t *o)
                    wrong);
         tell_said(l, c.id, text.data, text.size);
         tell_ended(l, c.id, 255);
+        clear_folders(&c.charge);
     } else {
         l->command[l->commands++] = c;
     }
@@ -241,6 +311,7 @@ static bool pass_output(life *l, command *c)
 static void forget_command(life *l, command *c)
 {
     if (c->out >= 0) close(c->out);
+    clear_folders(&c->charge);
     *c = l->command[--l->commands];
 }
 
@@ -248,7 +319,7 @@ static void forget_command(life *l, command *c)
 static void end_command(life *l, command *c)
 {
     if (c->pid) kill(c->pid, SIGKILL);
-    tt_mark_end(c->mark);
+    tt_mark_end(c->charge.mark);
     while (c->pid && waitpid(c->pid, NULL, 0) < 0 && errno == EINTR) continue;
     forget_command(l, c);
 }
@@ -269,6 +340,63 @@ static void look_after_commands(life *l)
 
 /* ---- the hub ---- */
 
+__attribute__((format(printf, 2, 3))) static void tell(const life *l, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+
+    if (!l->o->tell) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    l->o->tell(text);
+}
+
+/* Of a run that takes us in: what it needs must be here. */
+static tt_err look_around(life *l, const json_t *o)
+{
+    const char *program = tt_text_of(o, "program"), *folder = tt_text_of(o, "folder");
+
+    l->taken = true;
+    l->told = 0; /* at once */
+    if (*program && access(program, X_OK))
+        return tt_fail(
+            TT_EENV,
+            "the run's program is %s, and that is not on this host: install tutti at the "
+            "same place",
+            program);
+    if (*folder && access(folder, X_OK))
+        return tt_fail(TT_EENV,
+                       "the run was started in %s, and there is no such folder on this host: its "
+                       "job, data and run folder must be seen here by the same names",
+                       folder);
+    tell(l, "taken in by %s: this host, %s, offers %d slot%s", l->o->address, l->o->host,
+         l->o->slots, l->o->slots == 1 ? "" : "s");
+    return TT_OK;
+}
+
+static tt_err hear_alive(life *l, const json_t *o)
+{
+    snprintf(l->end.rooms, sizeof l->end.rooms, "%s", tt_text_of(o, "rooms"));
+    snprintf(l->end.run, sizeof l->end.run, "%s", tt_text_of(o, "run"));
+    if (!l->o->slots) return TT_OK;
+    if (l->lost) tell(l, "%s is heard of again: this host is offered anew", l->o->address);
+    l->lost = false;
+    l->refused = 0;
+    return l->taken ? TT_OK : look_around(l, o);
+}
+
+static tt_err hear_no(life *l, const json_t *o)
+{
+    double now = tt_clock_s();
+
+    if (l->o->slots && json_is_true(json_object_get(o, "later"))) {
+        if (!(l->refused > 0)) l->refused = now;
+        if (now - l->refused < LATER_S) return TT_OK;
+    }
+    return tt_fail(TT_EENV, "%s does not take us: %s", l->o->address, tt_text_of(o, "why"));
+}
+
 static tt_err obey(life *l, const char *word, const json_t *o)
 {
     l->heard = tt_clock_s();
@@ -280,9 +408,11 @@ static tt_err obey(life *l, const char *word, const json_t *o)
             if (l->command[i].id == id) end_command(l, &l->command[i]);
     } else if (!strcmp(word, "bye")) {
         l->bye = true;
-        l->code = tt_code_of(o);
+        l->end.code = l->leaving ? 0 : tt_code_of(o);
+    } else if (!strcmp(word, "alive")) {
+        return hear_alive(l, o);
     } else if (!strcmp(word, "no")) {
-        return tt_fail(TT_EENV, "%s does not take us: %s", l->o->address, tt_text_of(o, "why"));
+        return hear_no(l, o);
     }
     return TT_OK;
 }
@@ -301,11 +431,29 @@ static tt_err listen_hub(life *l)
     return err;
 }
 
-static tt_err check_patience(const life *l)
+/* The hub is gone. What ran here is, too, but the hub may come back, or another in its place. */
+static tt_err outlive_hub(life *l, double now)
+{
+    char span[32];
+
+    tt_show_time(l->o->wait_s, span, sizeof span);
+    if (!l->lost) {
+        while (l->commands) end_command(l, &l->command[l->commands - 1]);
+        l->lost = true;
+        l->lost_at = now;
+        tell(l, "no word from %s for %.0f s: what ran here is ended; trying to reach it for %s",
+             l->o->address, tt_silence_s, span);
+    }
+    if (now - l->lost_at < l->o->wait_s) return TT_OK;
+    return tt_fail(TT_EPEER, "%s was gone for %s: given up", l->o->address, span);
+}
+
+static tt_err check_patience(life *l)
 {
     double now = tt_clock_s();
     char span[32];
 
+    if (l->heard && now - l->heard > tt_silence_s && l->o->slots) return outlive_hub(l, now);
     if (l->heard && now - l->heard > tt_silence_s)
         return tt_fail(TT_EPEER,
                        "no word from %s for %.0f s: it is gone, and what ran here is "
@@ -328,9 +476,53 @@ static void say_here(life *l)
     for (int i = 0; i < l->commands; i++)
         json_array_append_new(running, json_integer(l->command[i].id));
     tt_say(l->wire, 0,
-           json_pack("{s:s, s:s, s:o, s:o, s:i, s:o}", "say", "here", "agent", l->name, "host",
-                     tt_json_text(l->o->host), "world", tt_json_text(l->o->world), "protocol",
-                     TT_HUB_PROTOCOL, "running", running));
+           json_pack("{s:s, s:s, s:o, s:o, s:i, s:o, s:i, s:s, s:o, s:b}", "say", "here", "agent",
+                     l->name, "host", tt_json_text(l->o->host), "world", tt_json_text(l->o->world),
+                     "protocol", TT_HUB_PROTOCOL, "running", running, "slots",
+                     l->taken ? l->o->slots : 0, "address", l->address, "machine",
+                     tt_json_text(l->machine), "leaving", l->leaving));
+}
+
+/* Somebody wants us to end. One that has joined is let go by the run; who is impatient, or has
+ * nobody to ask, goes at once. */
+static tt_err check_stop(life *l, const volatile int *stop)
+{
+    double now = tt_clock_s();
+
+    if (!stop || !*stop) return TT_OK;
+    if (!l->taken || l->lost || *stop > 1) return tt_fail(TT_ESTOP, "told to stop");
+    if (!l->leaving) {
+        l->leaving = true;
+        l->leave_at = now;
+        l->told = 0;
+        tell(l, "leaving: the run goes on without this host from its next step boundary");
+    }
+    if (now - l->leave_at < LEAVE_S) return TT_OK;
+    return tt_fail(TT_ESTOP, "%s did not let this host go: left at once", l->o->address);
+}
+
+/* This host's address as the hub sees it, for launchers that need one; "" if that cannot be told.
+ */
+static void find_address(life *l)
+{
+    struct addrinfo want = {.ai_family = AF_INET, .ai_socktype = SOCK_DGRAM}, *a = NULL;
+    struct sockaddr_storage own;
+    socklen_t size = sizeof own;
+    char host[256] = "";
+    int fd;
+
+    gethostname(l->machine, sizeof l->machine - 1);
+    if (sscanf(l->o->address, "tcp://%255[^:]:", host) != 1 || getaddrinfo(host, "9", &want, &a))
+        return;
+    /* Connecting a datagram socket sends nothing: it only looks up the route. */
+    if ((fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) >= 0 &&
+        !connect(fd, a->ai_addr, a->ai_addrlen) &&
+        !getsockname(fd, (struct sockaddr *)&own, &size) &&
+        getnameinfo((struct sockaddr *)&own, size, l->address, sizeof l->address, NULL, 0,
+                    NI_NUMERICHOST))
+        *l->address = 0;
+    if (fd >= 0) close(fd);
+    freeaddrinfo(a);
 }
 
 /* Listening comes last, so that poll() is told of what comes after. */
@@ -343,8 +535,7 @@ static tt_err live(life *l, const volatile int *stop)
         look_after_commands(l);
         say_here(l);
         if ((err = listen_hub(l)) || l->bye) return err;
-        if (stop && *stop) return tt_fail(TT_ESTOP, "told to stop");
-        if ((err = check_patience(l))) return err;
+        if ((err = check_stop(l, stop)) || (err = check_patience(l))) return err;
         p[0] = (struct pollfd){.fd = tt_wire_fd(l->wire), .events = POLLIN};
         for (int i = 0; i < l->commands; i++) {
             const command *c = &l->command[i];
@@ -354,24 +545,26 @@ static tt_err live(life *l, const volatile int *stop)
     }
 }
 
-tt_err tt_agent_run(const tt_agent_opts *o, const volatile int *stop, int *code)
+tt_err tt_agent_run(const tt_agent_opts *o, const volatile int *stop, tt_agent_end *out)
 {
     life *l = calloc(1, sizeof *l);
     tt_cluster_key key;
     tt_err err;
 
     if (!l) tt_mem_out(sizeof *l);
-    *code = 0;
+    *out = (tt_agent_end){0};
     l->o = o;
     l->began = tt_clock_s();
     take_mark("", l->name);
     /* The guard first: then it has nothing of the wire and its threads. */
     if ((err = tt_cluster_key_load(o->key, &key)) || (err = start_guard(l))) goto out;
+    if (!realpath(o->key, l->key)) *l->key = 0;
+    if (o->slots) find_address(l);
     if (!(err = tt_wire_reach(o->address, &key, &l->wire))) err = live(l, stop);
     while (l->commands) end_command(l, &l->command[l->commands - 1]);
     end_guard(l);
     tt_wire_close(l->wire, 0);
-    *code = l->code;
+    *out = l->end;
 out:
     free(l);
     return err;

@@ -67,6 +67,21 @@ tt_err tt_tf_config_hosts(const tt_tf_config *c, tt_hosts *out);
 void tt_tf_config_show(const tt_tf_config *c, tt_str *out);
 void tt_tf_config_free(tt_tf_config *c);
 
+/* ---- Rooms ---- */
+
+/* Folders of a run on each of its hosts, for what its workers have in common and leave to those who
+ * come after them: one in memory and, for what does not fit there, one on disk, in a list as PATH
+ * is. The name is all that is agreed on: who needs a room makes it. */
+enum { TT_ROOMS = 1024 };
+tt_err tt_rooms_name(char rooms[TT_ROOMS]); /* new ones; "" if there is no place for any */
+bool tt_rooms_valid(const char *rooms);     /* are these names of rooms of this user? */
+/* Makes the first of them, and holds those that are there until this process ends. */
+void tt_rooms_hold(const char *rooms);
+/* Removes all rooms beside these that nobody holds: their run has died, and whoever should have
+ * removed them too. */
+void tt_rooms_sweep(const char *rooms);
+void tt_rooms_remove(const char *rooms); /* whoever has mapped a file in them keeps it */
+
 /* ---- Hosts that wait: hub and agents ----
  *
  * A host may be taken into a world without a remote shell: a process of ours waits there, the
@@ -81,6 +96,10 @@ typedef struct tt_hub_opts {
     const char *address; /* for agents, "tcp://host:port"; NULL: this host alone */
     const char *key;   /* file of the cluster's key; NULL if there is no address                  */
     const char *world; /* what agents must want to be part of; others are refused with both texts */
+    /* Hosts may join at any time, each under one name: tt_hub_change tells. They are told where the
+     * program of the workers is, which they must have too, and the run's rooms, to remove. */
+    bool joins;
+    const char *program, *rooms;
 } tt_hub_opts;
 tt_err tt_hub_open(const tt_hub_opts *o, tt_hub **out);
 /* The command that stands for a remote shell: a link to `program`, which is ours, in the hub's
@@ -95,6 +114,21 @@ void tt_hub_turn(tt_hub *h);
 /* Is there an agent that answers for this host? */
 bool tt_hub_has(const tt_hub *h, const char *host);
 int tt_hub_count(const tt_hub *h); /* agents in all */
+/* What became of hosts that join, in order; false: nothing more. */
+typedef enum tt_hub_change_kind {
+    TT_HOST_CAME,   /* it has so many slots                                     */
+    TT_HOST_LEAVES, /* it wants to: tt_hub_bye when nothing of the run is there */
+    TT_HOST_LOST,   /* no word from it                                          */
+} tt_hub_change_kind;
+typedef struct tt_hub_change {
+    tt_hub_change_kind kind;
+    char host[256];
+    char reach[256]; /* what to call it when it is told to the launcher: needs no lookup */
+    int slots;
+} tt_hub_change;
+bool tt_hub_next_change(tt_hub *h, tt_hub_change *out);
+void tt_hub_bye(tt_hub *h, const char *host);   /* it may go: its agent ends with 0 */
+void tt_hub_set_run(tt_hub *h, const char *id); /* of the run (tt_run_dir_id): as for `rooms` */
 /* Letters that are not about agents and their commands: of workers (tt_pulse) and of other commands
  * of ours. NULL: there is none; else `word` is its `say`, and the object is to be released. */
 typedef struct tt_hub_from {
@@ -115,11 +149,20 @@ typedef struct tt_agent_opts {
     const char *host;          /* the name under which the hub knows this host */
     const char *world;
     double wait_s; /* for the hub to be there */
+    /* A host that joins: so many slots; 0: none. When the hub is not heard of for a while, what
+     * runs here is ended, but it is waited for once more. */
+    int slots;
+    void (*tell)(const char *text); /* what happens, for people; NULL: nobody listens */
 } tt_agent_opts;
-/* Waits for the hub, does what it is told, ends with it. *code is then the hub's exit code. *stop
- * (NULL: none) may become true in a signal handler: TT_ESTOP. TT_EPEER: nobody came, or it is gone;
- * TT_EENV: we are refused. What was started here has then ended. */
-tt_err tt_agent_run(const tt_agent_opts *o, const volatile int *stop, int *code);
+typedef struct tt_agent_end {
+    int code;                      /* the hub's exit code; 0 if we have left     */
+    char rooms[TT_ROOMS], run[64]; /* what the run may have left here; "": unknown */
+} tt_agent_end;
+/* Waits for the hub, does what it is told, ends with it. *stop (NULL: none) may become true in a
+ * signal handler: TT_ESTOP. One that joins leaves, as soon as the run can do without it: TT_OK; and
+ * at once if *stop grows to more than 1. TT_EPEER: nobody came, or it is gone; TT_EENV: we are
+ * refused. What was started here has then ended. */
+tt_err tt_agent_run(const tt_agent_opts *o, const volatile int *stop, tt_agent_end *out);
 
 /* What a program does that is called by the name TT_RSH_NAME: argv is the hub's socket, which is
  * `hub` beside the link, ssh's options, a host, and a command, which is run there by way of the
@@ -214,21 +257,6 @@ bool tt_launch_ended(tt_launch *l, int *code);
  * its folder. What was not read is lost. To end it without grace, signal SIGKILL before. Leaves *l
  * zeroed, and accepts that. */
 void tt_launch_close(tt_launch *l);
-
-/* ---- Rooms ---- */
-
-/* Folders of a run on each of its hosts, for what its workers have in common and leave to those who
- * come after them: one in memory and, for what does not fit there, one on disk, in a list as PATH
- * is. The name is all that is agreed on: who needs a room makes it. */
-enum { TT_ROOMS = 1024 };
-tt_err tt_rooms_name(char rooms[TT_ROOMS]); /* new ones; "" if there is no place for any */
-bool tt_rooms_valid(const char *rooms);     /* are these names of rooms of this user? */
-/* Makes the first of them, and holds those that are there until this process ends. */
-void tt_rooms_hold(const char *rooms);
-/* Removes all rooms beside these that nobody holds: their run has died, and whoever should have
- * removed them too. */
-void tt_rooms_sweep(const char *rooms);
-void tt_rooms_remove(const char *rooms); /* whoever has mapped a file in them keeps it */
 
 /* ---- Leftovers ---- */
 

@@ -1,19 +1,20 @@
-/* hub: the supervisor's side of hosts that wait, and the stand-in for a remote shell.
+/* hub: the supervisor's side of hosts that wait.
  *
  *   launcher ── tutti rsh ──(Unix socket)── hub ──(CURVE)── agent ── /bin/sh -c "orted ..."
  *
  * Letters are JSON objects; `say` tells which:
  *
- *   agent to hub    here   agent, host, world, protocol, running: twice a second, so it is a sign
- *                          of life too. `agent` is a random name, `running` lists ids
+ *   agent to hub    here   agent, host, world, protocol, running: four times a second, so it is a
+ *                          sign of life too. `agent` is a random name, `running` lists ids. One
+ *                          that joins: slots (0 before the first alive), machine, address, leaving
  *                   said   id, text      what the command printed
  *                   ended  id, code
- *   hub to agent    alive                twice a second
- *                   run    id, command, mark
+ *   hub to agent    alive  program, folder, rooms, run: twice a second
+ *                   run    id, command, mark, shm: a folder it needs
  *                   stop   id            end it: nobody waits for it any more
- *                   no     why           we do not belong together
+ *                   no     why, later    we do not belong together; or not now
  *                   bye    code          the whole has ended
- *   rsh to hub      run    host, command, mark, pid
+ *   rsh to hub      run    host, command, mark, shm, pid
  *   hub to rsh      said, ended          as they came
  *
  * `text` and `command` are bytes of any kind: a character of JSON for each.
@@ -41,6 +42,10 @@
 #include <unistd.h>
 
 static const double ALIVE_S = 0.5, TURN_S = 0.05;
+/* Without a word for so long, a host that has joined is lost; another of its name may take its
+ * place a little earlier. A gap between two turns of ours longer than LATE_S is our own fault. */
+static const double LOST_S = 1.5, REPLACED_S = 1, LATE_S = 0.25;
+enum { SLOTS_MOST = 1024 };
 double tt_silence_s = 10;
 
 typedef struct agent {
@@ -48,6 +53,10 @@ typedef struct agent {
     uint32_t peer, before; /* its number, and the one it had before */
     char name[TT_MARK], host[256];
     double heard;
+    /* of one that has joined: */
+    char address[64];
+    int slots; /* that were told; 0: none yet */
+    bool leaving;
 } agent;
 
 typedef struct errand {
@@ -71,9 +80,14 @@ struct tt_hub {
     errand *errand;
     int errands, last_id;
     double told; /* when we last said that we are alive */
-    bool more;   /* not all was heard in the last turn */
-    int null;    /* can always be read */
-    mail *mail;  /* for whoever has the hub */
+    double turned;
+    bool joins;
+    json_t *about; /* what hosts that join must know */
+    tt_hub_change *change;
+    int changes, change_first;
+    bool more;  /* not all was heard in the last turn */
+    int null;   /* can always be read */
+    mail *mail; /* for whoever has the hub */
     int mail_first, mail_end, mail_room;
 };
 
@@ -192,6 +206,23 @@ static tt_err check_folder(const char *folder)
     return TT_OK;
 }
 
+static json_t *describe_run(const tt_hub_opts *o)
+{
+    char folder[4096];
+    json_t *about = json_pack("{s:s}", "say", "alive");
+
+    if (!getcwd(folder, sizeof folder)) *folder = 0;
+    if (o->program) json_object_set_new(about, "program", tt_json_text(o->program));
+    if (o->joins) json_object_set_new(about, "folder", tt_json_text(folder));
+    if (o->rooms) json_object_set_new(about, "rooms", tt_json_text(o->rooms));
+    return about;
+}
+
+void tt_hub_set_run(tt_hub *h, const char *id)
+{
+    json_object_set_new(h->about, "run", tt_json_text(id));
+}
+
 tt_err tt_hub_open(const tt_hub_opts *o, tt_hub **out)
 {
     tt_hub *h = calloc(1, sizeof *h);
@@ -205,6 +236,9 @@ tt_err tt_hub_open(const tt_hub_opts *o, tt_hub **out)
     if (getrandom(&h->last_id, sizeof h->last_id, 0) < 0) h->last_id = getpid();
     h->last_id &= 0x3fffffff;
     h->null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    h->joins = o->joins;
+    h->about = describe_run(o);
+    h->turned = tt_clock_s();
     if (snprintf(near, sizeof near, "ipc://%s/hub", o->folder) >= 100)
         err = tt_fail(TT_EENV, "%s/hub: too long for the name of a socket: set TMPDIR", o->folder);
     else
@@ -295,11 +329,12 @@ static const agent *send_run(tt_hub *h, const char *host, int id, const json_t *
     *known = false;
     for (int i = h->agents; i-- > 0;) {
         const agent *a = &h->agent[i];
-        if (strcmp(a->host, host)) continue;
+        if (strcmp(a->host, host) && (!*a->address || strcmp(a->address, host))) continue;
         *known = true;
         if (tt_say(h->far, a->peer,
-                   json_pack("{s:s, s:i, s:O, s:O}", "say", "run", "id", id, "command",
-                             json_object_get(o, "command"), "mark", json_object_get(o, "mark"))))
+                   json_pack("{s:s, s:i, s:O, s:O, s:o}", "say", "run", "id", id, "command",
+                             json_object_get(o, "command"), "mark", json_object_get(o, "mark"),
+                             "shm", tt_json_text(tt_text_of(o, "shm")))))
             return a;
     }
     return NULL;
@@ -411,7 +446,34 @@ static void compare_running(tt_hub *h, agent *a, const json_t *running)
     }
 }
 
-static void find_fault(const tt_hub *h, const json_t *o, tt_str *why)
+static void lose_agent(tt_hub *h, agent *a);
+
+/* A host joins once. Who was started again may find its predecessor still there: *later. */
+static void find_double(tt_hub *h, const json_t *o, tt_str *why, bool *later)
+{
+    const char *host = tt_text_of(o, "host"), *machine = tt_text_of(o, "machine");
+    char own[256] = "";
+
+    gethostname(own, sizeof own - 1);
+    if (!strcmp(host, own) || !strcmp(machine, own)) {
+        tt_str_add(why, "it is on a host called %s too: if that is this one, it takes part already",
+                   own);
+        return;
+    }
+    for (int i = h->agents; i-- > 0 && !why->size;) {
+        agent *a = &h->agent[i];
+        if (strcmp(a->host, host) || !strcmp(a->name, tt_text_of(o, "agent"))) continue;
+        if (tt_clock_s() - a->heard > REPLACED_S) {
+            lose_agent(h, a);
+            continue;
+        }
+        tt_str_add(why, "a host called %.255s takes part already: give this one another --name",
+                   host);
+        *later = true;
+    }
+}
+
+static void find_fault(tt_hub *h, const json_t *o, tt_str *why, bool *later)
 {
     const char *host = tt_text_of(o, "host"), *world = tt_text_of(o, "world");
 
@@ -424,18 +486,79 @@ static void find_fault(const tt_hub *h, const json_t *o, tt_str *why)
         tt_str_add(why, "this one does not say what host it is");
     else if (strlen(tt_text_of(o, "agent")) != TT_MARK - 1)
         tt_str_add(why, "this one does not say who it is");
+    else if (h->joins)
+        find_double(h, o, why, later);
+}
+
+/* ---- hosts that join ---- */
+
+static void add_change(tt_hub *h, tt_hub_change_kind kind, const agent *a)
+{
+    tt_hub_change c = {.kind = kind, .slots = a->slots};
+    bool alone = *a->address && !tt_host_is_here(a->address);
+
+    for (int i = 0; i < h->agents; i++)
+        alone &= &h->agent[i] == a || strcmp(h->agent[i].address, a->address);
+    snprintf(c.host, sizeof c.host, "%s", a->host);
+    snprintf(c.reach, sizeof c.reach, "%s", alone ? a->address : a->host);
+    h->change = grown(h->change, (size_t)(h->changes + 1) * sizeof c);
+    h->change[h->changes++] = c;
+}
+
+bool tt_hub_next_change(tt_hub *h, tt_hub_change *out)
+{
+    if (h->change_first == h->changes) {
+        h->change_first = h->changes = 0;
+        return false;
+    }
+    *out = h->change[h->change_first++];
+    return true;
+}
+
+static void let_go(tt_hub *h, agent *a)
+{
+    tt_say(h->far, a->peer, json_pack("{s:s, s:i}", "say", "bye", "code", 0));
+    *a = h->agent[--h->agents];
+}
+
+void tt_hub_bye(tt_hub *h, const char *host)
+{
+    for (int i = h->agents; i-- > 0;)
+        if (!strcmp(h->agent[i].host, host)) let_go(h, &h->agent[i]);
+}
+
+/* What it has to offer, or that it wants to go. */
+static void take_offer(tt_hub *h, agent *a, const json_t *o)
+{
+    int slots = tt_number_of(o, "slots");
+
+    if (slots < 0 || slots > SLOTS_MOST) slots = 0;
+    snprintf(a->address, sizeof a->address, "%.63s", tt_text_of(o, "address"));
+    if (json_is_true(json_object_get(o, "leaving"))) {
+        if (!a->slots) { /* nothing of the run can be there */
+            let_go(h, a);
+            return;
+        }
+        if (!a->leaving) add_change(h, TT_HOST_LEAVES, a);
+        a->leaving = true;
+    } else if (slots && !a->slots) {
+        a->slots = slots;
+        add_change(h, TT_HOST_CAME, a);
+    }
 }
 
 static void greet(tt_hub *h, uint32_t from, const json_t *o)
 {
     agent *a = agent_of_peer(h, from);
     tt_str why = {0};
+    bool later = false;
 
     if (!a) {
-        find_fault(h, o, &why);
+        find_fault(h, o, &why, &later);
         if (why.size) {
             tt_say(h->far, from,
-                   json_pack("{s:s, s:o}", "say", "no", "why", tt_json_text(why.data)));
+                   json_pack("{s:s, s:o, s:b}", "say", "no", "why", tt_json_text(why.data), "later",
+                             later));
             tt_str_free(&why);
             return;
         }
@@ -449,10 +572,11 @@ static void greet(tt_hub *h, uint32_t from, const json_t *o)
             snprintf(a->name, sizeof a->name, "%s", tt_text_of(o, "agent"));
             snprintf(a->host, sizeof a->host, "%s", tt_text_of(o, "host"));
         }
-        tt_say(h->far, from, json_pack("{s:s}", "say", "alive"));
+        tt_say(h->far, from, json_incref(h->about));
     }
     a->heard = tt_clock_s();
     compare_running(h, a, json_object_get(o, "running"));
+    if (h->joins) take_offer(h, a, o);
 }
 
 static void lose_agent(tt_hub *h, agent *a)
@@ -465,8 +589,11 @@ static void lose_agent(tt_hub *h, agent *a)
         say_why(h, e->rsh, a->host, "its agent is gone");
         end_errand(h, e, 255);
     }
-    tt_warn("host %s: no word from its agent for %.0f s",
-            tt_show_text(a->host, strlen(a->host), shown), tt_silence_s);
+    if (h->joins && a->slots)
+        add_change(h, TT_HOST_LOST, a);
+    else
+        tt_warn("host %s: no word from its agent for %.0f s",
+                tt_show_text(a->host, strlen(a->host), shown), tt_silence_s);
     *a = h->agent[--h->agents];
 }
 
@@ -591,13 +718,16 @@ void tt_hub_turn(tt_hub *h)
     }
     if (now - h->told >= ALIVE_S) {
         h->told = now;
-        for (int i = 0; i < h->agents; i++)
-            tt_say(h->far, h->agent[i].peer, json_pack("{s:s}", "say", "alive"));
+        for (int i = 0; i < h->agents; i++) tt_say(h->far, h->agent[i].peer, json_incref(h->about));
     }
+    if (now - h->turned > LATE_S)
+        for (int i = 0; i < h->agents; i++) h->agent[i].heard += now - h->turned;
+    h->turned = now;
     hear_all(h);
     if (h->more) return; /* a sign of life may be in what was not heard yet */
     for (int i = h->agents; i-- > 0;)
-        if (now - h->agent[i].heard > tt_silence_s) lose_agent(h, &h->agent[i]);
+        if (now - h->agent[i].heard > (h->joins ? LOST_S : tt_silence_s))
+            lose_agent(h, &h->agent[i]);
 }
 
 void tt_hub_close(tt_hub *h, int code)
@@ -614,81 +744,8 @@ void tt_hub_close(tt_hub *h, int code)
     if (h->null >= 0) close(h->null);
     free(h->agent);
     free(h->errand);
+    free(h->change);
+    json_decref(h->about);
     free(h->world);
     free(h);
-}
-
-/* ---- the stand-in for a remote shell ---- */
-
-/* Launchers put options before the host that are ssh's: -x, -q, -l NAME. */
-static int skip_options(int argc, const char **argv)
-{
-    int i = 1;
-
-    while (i < argc && argv[i][0] == '-')
-        i += argv[i][1] && strchr("lpoiFcmbeDILRSWw", argv[i][1]) && !argv[i][2] ? 2 : 1;
-    return i;
-}
-
-static void say_run(tt_wire *w, const char *host, int argc, const char **argv)
-{
-    const char *mark = getenv("TUTTI_WORLD");
-    tt_str command = {0};
-
-    for (int i = 0; i < argc; i++) tt_str_add(&command, "%s%s", i ? " " : "", argv[i]);
-    tt_say(w, 0,
-           json_pack("{s:s, s:o, s:o, s:o, s:i}", "say", "run", "host", tt_json_text(host),
-                     "command", tt_json_bytes(command.data, command.size), "mark",
-                     tt_json_text(mark ? mark : ""), "pid", (int)getpid()));
-    tt_str_free(&command);
-}
-
-/* Does what has come; the exit code, -1 if the command has not ended. */
-static int hear_hub(tt_wire *w)
-{
-    const char *word;
-    uint32_t from;
-    int code = -1;
-    json_t *o;
-
-    while (code < 0 && (o = tt_hear(w, &from, &word))) {
-        tt_str text = {0};
-        if (!strcmp(word, "said")) tt_bytes_of(o, "text", &text);
-        if (!strcmp(word, "ended")) code = tt_code_of(o);
-        if (text.size) fwrite(text.data, 1, text.size, stderr);
-        tt_str_free(&text);
-        json_decref(o);
-    }
-    return code;
-}
-
-int tt_rsh_run(int argc, const char **argv)
-{
-    static const double PATIENCE_S = 30;
-    int host = skip_options(argc, argv), code = -1;
-    double since = tt_clock_s();
-    bool lost, gone;
-    char address[256];
-    tt_wire *w = NULL;
-
-    snprintf(address, sizeof address, "ipc://%s", argc ? argv[0] : "");
-    if (host + 1 >= argc) tt_fail(TT_EINVAL, "needs SOCKET HOST COMMAND");
-    if (host + 1 >= argc || tt_wire_reach(address, NULL, &w)) {
-        fprintf(stderr, "tutti rsh: %s\n", tt_message());
-        return 255;
-    }
-    say_run(w, argv[host], argc - host - 1, argv + host + 1);
-    while (code < 0) {
-        struct pollfd p = {.fd = tt_wire_fd(w), .events = POLLIN};
-        lost = tt_wire_lost(w);
-        gone = lost || (*tt_wire_trouble(w) && tt_clock_s() - since > PATIENCE_S);
-        if ((code = hear_hub(w)) < 0 && gone) {
-            fprintf(stderr, "tutti rsh: %s: %s\n", address,
-                    lost ? "the supervisor is gone" : tt_wire_trouble(w));
-            code = 255;
-        }
-        if (code < 0) poll(&p, 1, 100);
-    }
-    tt_wire_close(w, 0);
-    return code;
 }

@@ -50,7 +50,7 @@ tt_err tt_launch_start_by(tt_mpi mpi, const tt_launch_opts *o, tt_launch *out);
 
 /* ---- hub and agents: see hub.c ---- */
 
-enum { TT_HUB_PROTOCOL = 1, TT_COMMANDS = 64 /* at once, of one agent */ };
+enum { TT_HUB_PROTOCOL = 2, TT_COMMANDS = 64 /* at once, of one agent */ };
 /* So long without a word, hub and agent take each other for gone. Tests make it shorter. */
 extern double tt_silence_s;
 /* Takes the reference. False: it was not queued. */
@@ -66,6 +66,12 @@ const char *tt_text_of(const json_t *o, const char *key);
 int tt_number_of(const json_t *o, const char *key);
 int tt_code_of(const json_t *o);
 void tt_bytes_of(const json_t *o, const char *key, tt_str *out);
+
+/* In the environment of what an agent starts: the file of the key that it has. */
+#define TT_AGENT_KEY "TUTTI_AGENT_KEY"
+/* In that of a launcher which reaches hosts by their agents: the folder of its world in shared
+ * memory, which there must be on all of them. */
+#define TT_WORLD_SHM "TUTTI_WORLD_SHM"
 
 /* ---- pulse.c ---- */
 extern const double TT_LEASE_S; /* a worker that hears nothing for so long ends */

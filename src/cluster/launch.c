@@ -328,6 +328,12 @@ static void find_own_address(const tt_hosts *h, char out[INET6_ADDRSTRLEN])
     freeaddrinfo(a);
 }
 
+/* Is the folder in shared memory made on all hosts? */
+static bool has_agents(const plan *p)
+{
+    return p->o->rsh && !strncmp(p->shm, "/dev/shm/", 9);
+}
+
 /* ---- the two dialects ---- */
 
 /* Open MPI. TMPDIR: where mpirun has its files; on other hosts it has those of the host. But srun
@@ -369,6 +375,7 @@ static tt_err say_openmpi(plan *p, bool alone)
         want_mca(p, "plm", "rsh");
         want_mca(p, "ras", no_allocation);
         want_mca(p, "plm_rsh_agent", p->rsh);
+        if (has_agents(p)) want_mca(p, "btl_vader_backing_directory", p->shm);
     }
     if (getcwd(cwd, sizeof cwd)) say2(p, "--wdir", cwd);
     for (const char *const *e = p->o->env; e && *e; e++)
@@ -423,6 +430,7 @@ static tt_err say_mpich(plan *p, bool alone)
         say2(p, "TUTTI_WORLD", p->mark);
     }
     want_env(p, "UCX_TLS", "tcp,posix,self");
+    if (has_agents(p)) want_env(p, "UCX_POSIX_DIR", p->shm);
     return TT_OK;
 }
 
@@ -471,6 +479,7 @@ tt_err tt_launch_plan_by(tt_mpi mpi, const tt_launch_opts *o, const char *mark, 
         TT_ASSERT(strchr(*e, '=') && **e != '=');
         put_entry(&p, tt_arena_strdup(a, *e));
     }
+    if (!alone && has_agents(&p)) put_env(&p, TT_WORLD_SHM, p.shm);
     if (mark) put_env(&p, "TUTTI_WORLD", mark);
     for (const char *const *w = o->argv; *w; w++) say(&p, *w);
     *out = (tt_launch_line){.argv = p.argv.word, .env = p.env.word};

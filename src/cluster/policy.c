@@ -60,7 +60,7 @@ struct tt_policy {
     world world[TT_WORLDS_MOST];
     int generation, last_id;
     int restarts, in_a_row; /* failures that interrupted; since a world proved itself */
-    int renewal; /* counts what workers were started with */
+    int renewal;            /* counts what workers were started with */
 
     double joined, storm; /* the last host that came; the first one of that storm */
 
@@ -284,6 +284,20 @@ static void take_host(tt_policy *p, int host, int slots)
     p->joined = p->now;
 }
 
+/* What was on it is lost, and so are the worlds that had a part of it there, whatever the rest of
+ * them still does: nobody waits until that is missed. */
+static void take_lost(tt_policy *p, int host)
+{
+    tt_roster_host(&p->roster, host, 0);
+    for (int i = 0; i < TT_WORLDS_MOST; i++) {
+        world *w = &p->world[i];
+        int r = 0;
+        while (r < w->members && w->member[r].host != host) r++;
+        if (w->state != NOWHERE && r < w->members && !PLANTED(PLANT_LOST_KEPT))
+            fail_rank(p, w, r, cause_of(TT_CAUSE_HOST, w, r), false);
+    }
+}
+
 /* It has shown that it can train: what failed before was not the start of a series. */
 static void prove(tt_policy *p, world *w)
 {
@@ -410,6 +424,9 @@ static void take(tt_policy *p, const tt_event *e)
         break;
     case TT_EV_HOST:
         take_host(p, e->host, e->slots);
+        break;
+    case TT_EV_LOST:
+        take_lost(p, e->host);
         break;
     case TT_EV_BEAT:
         if (of_rank) take_beat(p, w, e);
@@ -671,13 +688,13 @@ static void resize(tt_policy *p)
     if (!a || a->state != ACTIVE || is_wanted(p, a)) return;
     if (p->roster.members && !(w && w->state == STANDING && is_wanted(p, w))) return;
     lost = lost_member(p, a);
-    /* A host that takes fewer than before is no host that is gone. */
-    bool gone = lost >= 0 && !tt_roster_slots(&p->roster, a->member[lost].host);
-    tell(p, cause_of(gone                       ? TT_CAUSE_HOST
+    /* A host that takes fewer than before is no host that leaves. */
+    bool leaves = lost >= 0 && !tt_roster_slots(&p->roster, a->member[lost].host);
+    tell(p, cause_of(leaves                     ? TT_CAUSE_LEAVE
                      : !p->roster.members       ? TT_CAUSE_BELOW
                      : a->renewal != p->renewal ? TT_CAUSE_RENEW
                                                 : TT_CAUSE_RESIZE,
-                     a, gone ? lost : -1));
+                     a, leaves ? lost : -1));
     set_state(p, a, YIELDING);
     act(p, TT_ACT_YIELD, a->id, a->generation);
 }

@@ -65,7 +65,9 @@ tt_policy_opts tt_policy_defaults(void);
 
 typedef enum tt_event_kind {
     TT_EV_TICK,    /* nothing but time                                                     */
-    TT_EV_HOST,    /* host, slots: it has that many from now on (0: it is gone)            */
+    TT_EV_HOST,    /* host, slots: it has that many from now on. Processes on slots that are no
+                    * more live on until their world yields: a host that leaves has 0      */
+    TT_EV_LOST,    /* host: it is gone, and nothing on it can be counted on any more       */
     TT_EV_BEAT,    /* world, rank, phase, step, waits: it lives. The first one is its hello */
     TT_EV_DEAD,    /* world, rank, code: its process has ended (128 + signal if killed), or could
                     * not be started: say so if it is known which one                      */
@@ -114,6 +116,7 @@ typedef enum tt_cause_kind {
     TT_CAUSE_TROUBLE, /* it said itself that something is wrong  */
     TT_CAUSE_START,   /* a world did not come up                 */
     TT_CAUSE_HOST,    /* a host is gone                          */
+    TT_CAUSE_LEAVE,   /* a host leaves                           */
     TT_CAUSE_RESIZE,  /* another number of workers               */
     TT_CAUSE_BELOW,   /* fewer than `least` are left: it waits   */
     TT_CAUSE_OUT,     /* a slot is left out                      */

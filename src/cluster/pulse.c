@@ -1,19 +1,18 @@
 /* pulse: a worker's line to its supervisor.
  *
- *   worker to supervisor   beat    world, rank, pid, host, phase, step: ten times a second
- *                          tell    world, rank, what: an object, for the display or the ledger
- *                          dying   world, rank: told to, it ends now
- *   supervisor to worker   go      generation, and what is committed
- *                          heard   the ledger has what was found
- *                          yield, save
- *                          stacks  tell where the thread that trains is: a step takes too long
- *                          alive   in answer to beats, twice a second
- *                          die
+ *   worker to supervisor   beat    world, rank, pid, host, phase, step, at: ten times a second.
+ * `at` is the worker's own clock, in ms tell    world, rank, what: an object, for the display or
+ * the ledger dying   world, rank: told to, it ends now supervisor to worker   go      generation,
+ * and what is committed heard   the ledger has what was found yield, save stacks  tell where the
+ * thread that trains is: a step takes too long alive   at: in answer to the beat of that time, four
+ * times a second die
  *
  * A worker outlives its supervisor by no more than a tenth of a second on the same host, where a
- * pidfd tells. On others it ends when its beats were not answered for TT_LEASE_S: by then a
- * supervisor that cannot reach it takes it for gone. It ends without a word: its state is in the
- * vault. */
+ * pidfd tells. On others it has a lease: it ends TT_LEASE_S after it sent the last beat that was
+ * answered. The supervisor, which heard that beat no earlier than it was sent, takes it for gone
+ * after a lease from then. Counted from when the answer came, an answer that lay in a queue while
+ * the link was down would make the lease longer than the supervisor knows. It ends without a word:
+ * its state is in the vault. */
 #define _GNU_SOURCE
 #include "inner.h"
 
@@ -33,8 +32,8 @@
 #include <time.h>
 #include <unistd.h>
 
-static const double BEAT_S = 0.1, STACK_S = 0.1, HEARD_S = 60;
-const double TT_LEASE_S = 5;
+static const double BEAT_S = 0.1, STACK_S = 0.1, HEARD_S = 60, REACH_S = 15;
+const double TT_LEASE_S = 2;
 enum { FRAMES = 64 };
 
 struct tt_pulse {
@@ -49,6 +48,7 @@ struct tt_pulse {
     bool heard, closing;
     json_t *told; /* an array: what is still to be said */
     _Atomic int wish;
+    double ends_at; /* its lease does: on another host than the supervisor's */
 };
 
 /* ---- stacks ---- */
@@ -99,10 +99,10 @@ static void tell_stack(tt_pulse *p)
 static void beat(tt_pulse *p)
 {
     tt_say(p->wire, 0,
-           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I}", "say", "beat", "world", p->world,
+           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:I}", "say", "beat", "world", p->world,
                      "rank", p->rank, "pid", (int)getpid(), "host", p->host, "phase",
-                     atomic_load(&p->vital.phase), "step",
-                     (json_int_t)atomic_load(&p->vital.step)));
+                     atomic_load(&p->vital.phase), "step", (json_int_t)atomic_load(&p->vital.step),
+                     "at", (json_int_t)(1000 * tt_clock_s())));
 }
 
 static void take_go(tt_pulse *p, const json_t *o)
@@ -118,8 +118,19 @@ static void take_go(tt_pulse *p, const json_t *o)
     p->go.generation = (uint32_t)tt_number_of(o, "generation");
 }
 
+static void take_answer(tt_pulse *p, const json_t *o)
+{
+    double at = (double)json_integer_value(json_object_get(o, "at")) / 1000;
+
+    if (at <= tt_clock_s()) p->ends_at = at + TT_LEASE_S; /* answers come in their order */
+}
+
 static void obey(tt_pulse *p, const char *word, const json_t *o)
 {
+    if (!strcmp(word, "alive")) {
+        take_answer(p, o);
+        return;
+    }
     if (!strcmp(word, "die")) {
         tt_say(p->wire, 0,
                json_pack("{s:s, s:i, s:i}", "say", "dying", "world", p->world, "rank", p->rank));
@@ -156,27 +167,25 @@ static bool say_all(tt_pulse *p)
     return !closing;
 }
 
-static bool hear_all(tt_pulse *p)
+static void hear_all(tt_pulse *p)
 {
     const char *word;
-    bool any = false;
     uint32_t from;
     json_t *o;
 
     while ((o = tt_hear(p->wire, &from, &word))) {
-        any = true;
         obey(p, word, o);
         json_decref(o);
     }
-    return any;
 }
 
 static void *live(void *arg)
 {
     tt_pulse *p = arg;
-    double told = 0, heard = tt_clock_s(), now;
+    double told = 0, now;
     uint64_t count;
 
+    p->ends_at = tt_clock_s() + REACH_S; /* until the first answer, which comes before GO */
     while (say_all(p)) {
         struct pollfd f[3] = {{.fd = tt_wire_fd(p->wire), .events = POLLIN},
                               {.fd = p->wake, .events = POLLIN},
@@ -187,8 +196,8 @@ static void *live(void *arg)
         }
         poll(f, 3, (int)(1000 * (told + BEAT_S - now)) + 1);
         if (read(p->wake, &count, sizeof count) > 0) told = 0; /* something to be told at once */
-        if (hear_all(p)) heard = tt_clock_s();
-        if (f[2].revents || (p->supervisor < 0 && tt_clock_s() - heard > TT_LEASE_S)) {
+        hear_all(p);
+        if (f[2].revents || (p->supervisor < 0 && tt_clock_s() > p->ends_at)) {
             static const char bye[] = "tutti: the supervisor is gone: this worker ends\n";
             (void)!write(STDERR_FILENO, bye, sizeof bye - 1);
             _exit(4);
@@ -235,7 +244,7 @@ out:
 static tt_err reach(tt_pulse *p, const char *near)
 {
     const char *host = getenv("TUTTI_CONTROL_HOST"), *far = getenv("TUTTI_CONTROL_FAR"),
-               *pid = getenv("TUTTI_CONTROL_PID");
+               *pid = getenv("TUTTI_CONTROL_PID"), *agents = getenv(TT_AGENT_KEY);
     tt_cluster_key key;
     char path[4096], address[256];
     tt_err err;
@@ -246,7 +255,9 @@ static tt_err reach(tt_pulse *p, const char *near)
         return tt_wire_reach(near, NULL, &p->wire);
     }
     if (!far) return tt_fail(TT_EENV, "no way to the supervisor on %s", host);
-    if ((err = tt_cluster_key_path(path)) || (err = tt_cluster_key_load(path, &key))) return err;
+    snprintf(path, sizeof path, "%s", agents && *agents ? agents : "");
+    if ((!*path && (err = tt_cluster_key_path(path))) || (err = tt_cluster_key_load(path, &key)))
+        return err;
     choose_address(far, address);
     return tt_wire_reach(address, &key, &p->wire);
 }

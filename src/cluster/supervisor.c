@@ -16,10 +16,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "store/store.h"
 #include "supervisor.h"
 
 enum { LINE_MOST = 1 << 20, KEPT_LINES = 20, TURN_MS = 50, POLLS = 512 };
-static const double ALIVE_S = 0.5, STACK_S = 0.3, TOLD_S = 1;
+static const double ALIVE_S = 0.25, STACK_S = 0.3, TOLD_S = 1;
+static const double LEASE_MARGIN_S = 0.5; /* for workers that look at their clock late */
 
 typedef struct stream {
     char *text;
@@ -31,7 +33,9 @@ typedef struct member {
     tt_hub_from from;
     int pid, pidfd; /* 0: not heard of; -1: on another host, or dead */
     bool here, dead;
-    double heard; /* from it, last */
+    double heard;  /* from it, last               */
+    int64_t beat;  /* the time of that, as it says */
+    bool answered; /* that it came                 */
     tt_phase phase;
     int64_t step;
 } member;
@@ -53,7 +57,9 @@ typedef struct world {
 
 typedef struct place {
     char name[256];
-    bool here;
+    char reach[256]; /* what the launcher calls it; "": by its name */
+    int slots;
+    bool here, joined, leaving;
 } place;
 
 struct tt_supervisor {
@@ -69,6 +75,7 @@ struct tt_supervisor {
     char *kept[KEPT_LINES];
     int kept_count;
     double told, recorded;
+    double left;   /* when the last step before a resize was told; 0: none to be made good */
     double failed; /* when a failure was seen that is not made good yet; 0: none */
     int64_t failed_step;
     int failed_generation;
@@ -154,8 +161,9 @@ static void list_hosts(const tt_supervisor *s, const tt_member *m, int count, tt
         if (!i || m[i].host != m[i - 1].host) {
             tt_host *h = &out->host[out->count++];
             memset(h, 0, sizeof *h);
-            snprintf(h->name, sizeof h->name, "%s", host_name(s, m[i].host));
-            all_here &= s->place[m[i].host].here;
+            const place *p = &s->place[m[i].host];
+            snprintf(h->name, sizeof h->name, "%s", *p->reach ? p->reach : p->name);
+            all_here &= p->here;
         }
         out->host[out->count - 1].slots++;
     }
@@ -246,15 +254,17 @@ static void kill_world(tt_supervisor *s, world *w)
     if (w->launched) tt_launch_signal(&w->launch, SIGKILL);
 }
 
-/* Of ranks on other hosts we know that they are gone when they have said so, or when they have
- * heard nothing of us for longer than they live without. */
+/* Of ranks on other hosts we know that they do nothing any more when they have said so, the last
+ * thing being that they are at their end, or when they have heard nothing of us for longer than
+ * they live without. */
 static bool all_gone(const world *w)
 {
     double now = tt_clock_s();
 
     for (int i = 0; i < w->members && w->member; i++) {
         const member *m = &w->member[i];
-        if (!m->here && m->pid && !m->dead && now - m->heard < TT_LEASE_S + 2 * ALIVE_S)
+        if (!m->here && m->pid && !m->dead && m->phase != TT_PHASE_END &&
+            now - m->heard < TT_LEASE_S + LEASE_MARGIN_S)
             return false;
     }
     return true;
@@ -269,7 +279,8 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
 {
     char span[32];
 
-    if (c->rank >= 0) tt_str_add(out, "rank %d (%s) ", c->rank, host_name(s, c->host));
+    if (c->rank >= 0 && c->kind != TT_CAUSE_HOST && c->kind != TT_CAUSE_LEAVE)
+        tt_str_add(out, "rank %d (%s) ", c->rank, host_name(s, c->host));
     tt_show_time(c->silent_s, span, sizeof span);
     switch (c->kind) {
     case TT_CAUSE_DEAD:
@@ -294,6 +305,9 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
         break;
     case TT_CAUSE_HOST:
         tt_str_add(out, "host %s is gone", host_name(s, c->host));
+        break;
+    case TT_CAUSE_LEAVE:
+        tt_str_add(out, "host %s leaves", host_name(s, c->host));
         break;
     case TT_CAUSE_RESIZE:
         tt_str_add(out, "another number of workers is wanted");
@@ -546,6 +560,18 @@ static void hurry(tt_supervisor *s, world *w)
     kill_world(s, w);
 }
 
+/* In answer to a beat: a worker that we do not hear is not to take our word for life. */
+static void say_alive(tt_supervisor *s, world *w)
+{
+    for (int r = 0; r < w->members && w->member && !w->killed; r++) {
+        member *m = &w->member[r];
+        if (!m->pid || m->here || m->dead || m->answered) continue;
+        tt_hub_say(s->o.hub, m->from,
+                   json_pack("{s:s, s:I}", "say", "alive", "at", (json_int_t)m->beat));
+        m->answered = true;
+    }
+}
+
 /* The first step after a failure. */
 static void note_step(tt_supervisor *s, const world *w, const member *m)
 {
@@ -557,6 +583,20 @@ static void note_step(tt_supervisor *s, const world *w, const member *m)
     s->failed = 0;
 }
 
+/* The first one after a resize. */
+static void note_resized(tt_supervisor *s, const world *w, const json_t *progress)
+{
+    if (!(s->left > 0) || w->killed || w != active_world(s)) return;
+    add_news(s,
+             (tt_news){.kind = TT_NEWS_AGAIN,
+                       .seconds = tt_clock_s() - s->left,
+                       .cause = {.kind = TT_CAUSE_RESIZE,
+                                 .world = w->id,
+                                 .generation = w->generation,
+                                 .step = json_integer_value(json_object_get(progress, "step"))}});
+    s->left = 0;
+}
+
 static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
 {
     world *w = find_world(s, whole(o, "world"));
@@ -566,16 +606,20 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
         pid <= 0)
         return;
     member *m = &w->member[rank];
-    if (!m->pid) {
+    bool first = !m->pid;
+    if (first) {
         m->pid = pid;
         m->here = !from.far;
         if (m->here) m->pidfd = (int)syscall(SYS_pidfd_open, pid, 0);
     }
     m->from = from;
     m->heard = tt_clock_s();
+    m->beat = json_integer_value(json_object_get(o, "at"));
+    m->answered = false;
     m->phase = (tt_phase)phase;
     m->step = json_integer_value(json_object_get(o, "step"));
     note_step(s, w, m);
+    if (first) say_alive(s, w);
     take_event(
         s,
         (tt_event){
@@ -587,6 +631,19 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
 static bool is_fatal(int code)
 {
     return code == 2 || code == 3 || code == 5 || code == 6 || code == 7;
+}
+
+/* Hosts that join are told which run it is, so that they can clear away what it leaves there. */
+static void tell_run(tt_supervisor *s)
+{
+    char path[4200], id[TT_RUN_ID];
+    tt_bytes b;
+
+    snprintf(path, sizeof path, "%s/id", s->o.run);
+    if (!tt_file_exists(path) || tt_file_read(path, 64, &b)) return;
+    snprintf(id, sizeof id, "%.*s", (int)(b.size < 32 ? b.size : 32), (const char *)b.data);
+    tt_file_release(&b);
+    tt_hub_set_run(s->o.hub, id);
 }
 
 /* What a worker tells: for the ledger, for the policy, and most of it for the screen. */
@@ -606,7 +663,15 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
         hear_epoch(s, w, o);
         return;
     }
-    if (!strcmp(event, "start")) s->began = true;
+    if (!strcmp(event, "start")) {
+        s->began = true;
+        tell_run(s);
+    }
+    if (!strcmp(event, "left")) { /* its last step is committed */
+        s->left = tt_clock_s();
+        return;
+    }
+    if (!strcmp(event, "progress")) note_resized(s, w, o);
     if (!strcmp(event, "end") && w->killed) return; /* it was too late */
     add_news(s, (tt_news){.kind = TT_NEWS_LINE,
                           .line = json_incref(o),
@@ -711,6 +776,86 @@ static void look_at_world(tt_supervisor *s, world *w)
     take_event(s, (tt_event){.kind = TT_EV_GONE, .world = id, .code = code});
 }
 
+/* ---- hosts that come and go ---- */
+
+static int place_of(tt_supervisor *s, const char *name)
+{
+    int at = 0;
+
+    while (at < s->places && strcmp(s->place[at].name, name)) at++;
+    if (at < s->places) return at;
+    s->place = realloc(s->place, (size_t)(at + 1) * sizeof *s->place);
+    if (!s->place) tt_mem_out(sizeof *s->place);
+    s->place[s->places++] = (place){.here = !strcmp(name, s->host) || tt_host_is_here(name)};
+    snprintf(s->place[at].name, sizeof s->place[at].name, "%s", name);
+    return at;
+}
+
+static void set_slots(tt_supervisor *s, int at, int slots)
+{
+    s->place[at].slots = slots;
+    take_event(s, (tt_event){.kind = TT_EV_HOST, .host = at, .slots = slots});
+}
+
+static void tell_host(tt_supervisor *s, const char *what, const char *name, int slots)
+{
+    tt_str text = {0};
+
+    tt_str_add(&text, "host %s %s", name, what);
+    if (slots) tt_str_add(&text, " with %d slot%s", slots, slots == 1 ? "" : "s");
+    add_news(s, (tt_news){.kind = TT_NEWS_HOST,
+                          .text = text.data,
+                          .line = json_pack("{s:s, s:o, s:s, s:i}", "event", "host", "host",
+                                            tt_json_text(name), "what", what, "slots", slots)});
+}
+
+static void let_leave(tt_supervisor *s, int at)
+{
+    if (s->place[at].leaving) return;
+    s->place[at].leaving = s->place[at].joined;
+    tell_host(s, "wants to leave", s->place[at].name, 0);
+    set_slots(s, at, 0);
+}
+
+static void hear_changes(tt_supervisor *s)
+{
+    tt_hub_change c;
+
+    while (tt_hub_next_change(s->o.hub, &c)) {
+        int at = place_of(s, c.host);
+        place *p = &s->place[at];
+        if (c.kind == TT_HOST_CAME) {
+            snprintf(p->reach, sizeof p->reach, "%s", c.reach);
+            p->joined = true;
+            p->here = p->leaving = false;
+            tell_host(s, "joined", c.host, c.slots);
+            set_slots(s, at, c.slots);
+        } else if (c.kind == TT_HOST_LEAVES) {
+            let_leave(s, at);
+        } else {
+            p->leaving = false;
+            tt_supervisor_lost(s, c.host);
+        }
+    }
+}
+
+/* Hosts that wanted to leave go when no world has a part of it there any more. */
+static void release_hosts(tt_supervisor *s)
+{
+    for (int at = 0; at < s->places; at++) {
+        const tt_member *m;
+        bool used = false;
+        if (!s->place[at].leaving) continue;
+        for (int i = 0; i < TT_WORLDS_MOST; i++) {
+            int n = s->world[i].id ? tt_policy_members(s->policy, s->world[i].id, &m) : 0;
+            for (int r = 0; r < n; r++) used |= m[r].host == at;
+        }
+        if (used) continue;
+        s->place[at].leaving = false;
+        tt_hub_bye(s->o.hub, s->place[at].name);
+    }
+}
+
 static void hear_letters(tt_supervisor *s)
 {
     const char *word;
@@ -718,6 +863,7 @@ static void hear_letters(tt_supervisor *s)
     json_t *o;
 
     tt_hub_turn(s->o.hub);
+    hear_changes(s);
     while ((o = tt_hub_next(s->o.hub, &from, &word))) {
         if (!strcmp(word, "beat"))
             hear_beat(s, from, o);
@@ -750,17 +896,6 @@ static int list_polls(const tt_supervisor *s, struct pollfd *p)
 
 /* ---- calls ---- */
 
-/* In answer to beats: a worker that we do not hear is not to take our word for life. */
-static void say_alive(tt_supervisor *s, double now)
-{
-    for (int i = 0; i < TT_WORLDS_MOST; i++)
-        for (int r = 0; r < s->world[i].members && s->world[i].member; r++) {
-            const member *m = &s->world[i].member[r];
-            if (m->pid && !m->here && !m->dead && !s->world[i].killed && now - m->heard < ALIVE_S)
-                tt_hub_say(s->o.hub, m->from, json_pack("{s:s}", "say", "alive"));
-        }
-}
-
 void tt_supervisor_turn(tt_supervisor *s, int ms)
 {
     struct pollfd p[POLLS];
@@ -781,9 +916,10 @@ void tt_supervisor_turn(tt_supervisor *s, int ms)
         if (s->world[i].id) look_at_world(s, &s->world[i]);
     take_event(s, (tt_event){.kind = TT_EV_TICK});
     launch_started(s);
+    release_hosts(s);
     if ((now = tt_clock_s()) - s->told >= ALIVE_S) {
         s->told = now;
-        say_alive(s, now);
+        for (int i = 0; i < TT_WORLDS_MOST; i++) say_alive(s, &s->world[i]);
     }
     if (now - s->recorded < TOLD_S) return;
     s->recorded = now;
@@ -836,17 +972,37 @@ int tt_supervisor_workers(const tt_supervisor *s, tt_worker *out, int room)
 
 void tt_supervisor_host(tt_supervisor *s, const char *name, int slots)
 {
-    int at = 0;
+    set_slots(s, place_of(s, name ? name : s->host), slots);
+}
 
-    if (!name) name = s->host;
-    while (at < s->places && strcmp(s->place[at].name, name)) at++;
-    if (at == s->places) {
-        s->place = realloc(s->place, (size_t)(at + 1) * sizeof *s->place);
-        if (!s->place) tt_mem_out(sizeof *s->place);
-        s->place[s->places++] = (place){.here = !strcmp(name, s->host) || tt_host_is_here(name)};
-        snprintf(s->place[at].name, sizeof s->place[at].name, "%s", name);
+tt_err tt_supervisor_leave(tt_supervisor *s, const char *name)
+{
+    tt_str there = {0};
+    tt_err err;
+    int n = 0;
+
+    for (int at = 0; at < s->places; at++) {
+        if (!s->place[at].slots) continue;
+        if (!strcmp(s->place[at].name, name)) {
+            let_leave(s, at);
+            tt_str_free(&there);
+            return TT_OK;
+        }
+        tt_str_add(&there, "%s%s", n++ ? ", " : "", s->place[at].name);
     }
-    take_event(s, (tt_event){.kind = TT_EV_HOST, .host = at, .slots = slots});
+    err = tt_fail(TT_EINVAL, "no host called %.255s takes part: there %s %s", name,
+                  n == 1 ? "is" : "are", n ? there.data : "none");
+    tt_str_free(&there);
+    return err;
+}
+
+void tt_supervisor_lost(tt_supervisor *s, const char *name)
+{
+    int at = place_of(s, name);
+
+    s->place[at].slots = 0;
+    tell_host(s, "is gone", name, 0);
+    take_event(s, (tt_event){.kind = TT_EV_LOST, .host = at});
 }
 
 tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
@@ -866,6 +1022,7 @@ tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
         return err;
     }
     p.generation = s->book.generation;
+    tell_run(s);
     s->policy = tt_policy_open(&p);
     *out = s;
     return TT_OK;

@@ -29,8 +29,14 @@ typedef struct tt_supervisor_opts {
 typedef struct tt_supervisor tt_supervisor;
 /* TT_EFORMAT: the ledger of the run is damaged. What the options point to is borrowed. */
 tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out);
-/* A host has so many slots from now on; 0: it is gone. NULL: this host. */
+/* A host has so many slots from now on; 0: it leaves, once the next world is ready without it.
+ * NULL: this host. Hosts that join by the hub need no call. */
 void tt_supervisor_host(tt_supervisor *s, const char *name, int slots);
+/* The same with 0 slots, and if it has joined, its agent ends then. TT_EINVAL: no host of this name
+ * takes part; the message lists those that do. */
+tt_err tt_supervisor_leave(tt_supervisor *s, const char *name);
+void tt_supervisor_lost(tt_supervisor *s,
+                        const char *name); /* it is gone with all that was there */
 
 /* What has happened since the last turn; waits up to `ms` for something, but never longer than 50.
  */
@@ -48,7 +54,9 @@ typedef enum tt_news_kind {
     TT_NEWS_TEXT,   /* a warning of a worker: `text`                                       */
     TT_NEWS_CAUSE,  /* why a world ends, a slot is left out, it waits: see `text`, `cause` */
     TT_NEWS_GO,     /* a world goes on: cause.world, cause.generation; code: its workers   */
-    TT_NEWS_AGAIN,  /* the first step after a failure is committed: `seconds` after it was seen */
+    TT_NEWS_HOST,   /* a host has joined, leaves or is lost: `text`, and `line` for programs */
+    TT_NEWS_AGAIN,  /* the first step after a failure is committed: `seconds` after it was seen;
+                     * cause.kind RESIZE: after a resize, `seconds` after the last step before  */
     TT_NEWS_LETTER, /* from another command of ours: `line`; tt_supervisor_answer           */
     TT_NEWS_EXIT,   /* all is over: code, cause                                            */
 } tt_news_kind;

@@ -475,6 +475,18 @@ static void boss_act(const tt_action *a)
     }
 }
 
+/* No world goes on with a part of it on a host that is lost, unless it is over anyway. */
+static void check_lost(int h)
+{
+    if (tt_policy_look(S.boss.policy).ending) return;
+    for (int i = 0; i < WORLDS; i++) {
+        const world *w = &S.world[i];
+        for (int r = 0; w->there && w->known && !w->killing && r < w->members; r++)
+            if (w->proc[r].host == h)
+                violate("host %d is lost, and world %d goes on there", h, w->id);
+    }
+}
+
 static void policy_step(const tt_event *e)
 {
     tt_action act[TT_WORLDS_MOST * 4];
@@ -486,9 +498,11 @@ static void policy_step(const tt_event *e)
         b->most = e->most;
     }
     if (e->kind == TT_EV_HOST) S.host[e->host].announced = e->slots;
+    if (e->kind == TT_EV_LOST) S.host[e->host].announced = 0;
     n = tt_policy_step(b->policy, e, S.now, act, TT_WORLDS_MOST * 4);
     b->last_turn = S.now;
     for (int i = 0; i < n && !S.bad && b->up; i++) boss_act(&act[i]);
+    if (e->kind == TT_EV_LOST && boss_works()) check_lost(e->host);
 }
 
 /* ---- the supervisor's life ---- */
@@ -506,7 +520,13 @@ static void boss_tick(void)
     for (int i = 0; i < S.hosts; i++) {
         host *h = &S.host[i];
         if (reaches(h)) h->word_at = h->heard_at = S.now; /* a word is an answer: see LEASE_S */
-        if (!h->in || S.now - h->heard_at > LOST_S)
+        if (S.now - h->heard_at > LOST_S) {
+            if (!h->lost) boss_event((tt_event){.kind = TT_EV_LOST, .host = i});
+            h->lost = true;
+            continue;
+        }
+        h->lost = false;
+        if (!h->in)
             announce(i, 0);
         else if (reaches(h))
             announce(i, h->slots);
@@ -579,6 +599,7 @@ static void boss_start(void)
     memset(b->slot, 0, sizeof b->slot);
     for (int i = 0; i < S.hosts; i++) {
         S.host[i].announced = 0;
+        S.host[i].lost = false;
         S.host[i].heard_at = reaches(&S.host[i]) ? S.now : S.now - LOST_S - 1;
     }
     boss_event((tt_event){.kind = TT_EV_WANT, .least = b->least, .most = b->most});

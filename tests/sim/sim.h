@@ -72,6 +72,7 @@ typedef struct host {
     double died_at;
     double silent_at; /* when it was frozen or cut off */
     int announced;    /* slots the policy knows of                        */
+    bool lost;        /* ... or that it is gone                           */
     vault main[SLOTS], mirror[SLOTS];
     uint32_t owner[SLOTS];   /* serial of the process that holds the lock        */
     double bad_until[SLOTS]; /* processes die there */
