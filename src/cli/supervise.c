@@ -55,6 +55,11 @@ static int stop_code(void)
     return asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
 }
 
+bool cli_supervise_told(void)
+{
+    return asked != 0;
+}
+
 static void pass_signals(watch *w)
 {
     static int passed;
@@ -334,6 +339,13 @@ static int conclude(watch *w)
     return w->code;
 }
 
+/* Another leads, or will soon: what our world has told since is not ours to tell. */
+static int be_deposed(watch *w)
+{
+    if (w->display) cli_display_leave(w->display);
+    return asked ? stop_code() : CLI_DEPOSED;
+}
+
 static int watch_over(watch *w)
 {
     tt_news n;
@@ -341,6 +353,7 @@ static int watch_over(watch *w)
     w->code = -1;
     while (w->code < 0) {
         tt_supervisor_turn(w->s, 50);
+        if (w->o->seat && tt_seat_left(w->o->seat) <= 0) return be_deposed(w);
         while (tt_supervisor_take(w->s, &n)) hear(w, &n);
         pass_signals(w);
     }
@@ -460,7 +473,9 @@ int cli_supervise(const cli_world_opts *o)
                              .hub = hub,
                              .agents = o->adopter && o->adopter->hub,
                              .far = far.data,
-                             .rooms = rooms};
+                             .rooms = rooms,
+                             .seat = o->seat};
+    if (o->seat) so.policy.generation = tt_seat_generation(o->seat);
     if ((err = tt_supervisor_open(&so, &w.s))) goto out;
     add_hosts(w.s, &hosts, ranks + o->spares);
     code = watch_over(&w);

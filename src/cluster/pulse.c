@@ -1,19 +1,25 @@
 /* pulse: a worker's line to its supervisor.
  *
- *   worker to supervisor   beat    world, rank, pid, host, phase, step: ten times a second
+ *   worker to supervisor   beat    world, rank, pid, host, phase, step, at: ten times a second; at:
+ *                                  when, by the worker's clock
  *                          tell    world, rank, what: an object, for the display or the ledger
  *                          dying   world, rank: told to, it ends now
  *   supervisor to worker   go      generation, and what is committed
  *                          heard   the ledger has what was found
  *                          yield, save
  *                          stacks  tell where the thread that trains is: a step takes too long
- *                          alive   in answer to beats, twice a second
+ *                          alive   at, for: in answer to beats, twice a second
  *                          die
  *
  * A worker outlives its supervisor by no more than a tenth of a second on the same host, where a
  * pidfd tells. On others it ends when its beats were not answered for TT_LEASE_S: by then a
  * supervisor that cannot reach it takes it for gone. It ends without a word: its state is in the
- * vault. */
+ * vault.
+ *
+ * Where several supervisors stand by for each other (TUTTI_CONTROL_LEASE), near workers and far
+ * ones live by the lease that theirs has: `alive` says for how long, counted from the beat it
+ * answers, so that neither a letter that was held up nor a worker that was makes it longer. When it
+ * is over, another supervisor may start a world, and this one must be gone. */
 #define _GNU_SOURCE
 #include "inner.h"
 
@@ -42,6 +48,8 @@ struct tt_pulse {
     tt_wire *wire;
     int world, rank, supervisor, wake; /* a pidfd (-1: on another host), an eventfd */
     char host[64];
+    bool leased;  /* it lives by a lease:      */
+    double until; /* ... so long, by our clock */
     pthread_t thread, owner;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -96,13 +104,22 @@ static void tell_stack(tt_pulse *p)
 
 /* ---- the thread ---- */
 
+/* Goes on while the machine sleeps: leases do. */
+static double lease_clock(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void beat(tt_pulse *p)
 {
     tt_say(p->wire, 0,
-           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I}", "say", "beat", "world", p->world,
+           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:f}", "say", "beat", "world", p->world,
                      "rank", p->rank, "pid", (int)getpid(), "host", p->host, "phase",
-                     atomic_load(&p->vital.phase), "step",
-                     (json_int_t)atomic_load(&p->vital.step)));
+                     atomic_load(&p->vital.phase), "step", (json_int_t)atomic_load(&p->vital.step),
+                     "at", lease_clock()));
 }
 
 static void take_go(tt_pulse *p, const json_t *o)
@@ -118,6 +135,20 @@ static void take_go(tt_pulse *p, const json_t *o)
     p->go.generation = (uint32_t)tt_number_of(o, "generation");
 }
 
+static void take_lease(tt_pulse *p, const json_t *o)
+{
+    double until =
+        json_number_value(json_object_get(o, "at")) + json_number_value(json_object_get(o, "for"));
+
+    if (until > p->until) p->until = until;
+}
+
+static bool is_over(const tt_pulse *p, double heard)
+{
+    if (p->leased) return lease_clock() > p->until;
+    return p->supervisor < 0 && tt_clock_s() - heard > TT_LEASE_S;
+}
+
 static void obey(tt_pulse *p, const char *word, const json_t *o)
 {
     if (!strcmp(word, "die")) {
@@ -129,6 +160,7 @@ static void obey(tt_pulse *p, const char *word, const json_t *o)
     if (!strcmp(word, "yield")) atomic_store(&p->wish, TT_WISH_YIELD);
     if (!strcmp(word, "save")) atomic_store(&p->wish, TT_WISH_SAVE);
     if (!strcmp(word, "stacks")) tell_stack(p);
+    if (!strcmp(word, "alive") && p->leased) take_lease(p, o);
     pthread_mutex_lock(&p->lock);
     if (!strcmp(word, "go")) take_go(p, o);
     if (!strcmp(word, "heard")) p->heard = true;
@@ -188,7 +220,7 @@ static void *live(void *arg)
         poll(f, 3, (int)(1000 * (told + BEAT_S - now)) + 1);
         if (read(p->wake, &count, sizeof count) > 0) told = 0; /* something to be told at once */
         if (hear_all(p)) heard = tt_clock_s();
-        if (f[2].revents || (p->supervisor < 0 && tt_clock_s() - heard > TT_LEASE_S)) {
+        if (f[2].revents || is_over(p, heard)) {
             static const char bye[] = "tutti: the supervisor is gone: this worker ends\n";
             (void)!write(STDERR_FILENO, bye, sizeof bye - 1);
             _exit(4);
@@ -253,7 +285,8 @@ static tt_err reach(tt_pulse *p, const char *near)
 
 tt_err tt_pulse_open(int rank, tt_pulse **out)
 {
-    const char *near = getenv("TUTTI_CONTROL"), *world = getenv("TUTTI_CONTROL_WORLD");
+    const char *near = getenv("TUTTI_CONTROL"), *world = getenv("TUTTI_CONTROL_WORLD"),
+               *lease = getenv("TUTTI_CONTROL_LEASE");
     sigset_t all, before;
     tt_pulse *p;
     tt_err err;
@@ -265,6 +298,8 @@ tt_err tt_pulse_open(int rank, tt_pulse **out)
     p->world = world ? atoi(world) : 0;
     p->rank = rank;
     p->supervisor = -1;
+    p->leased = lease && atof(lease) > 0;
+    p->until = lease_clock() + (lease ? atof(lease) : 0); /* until it hears otherwise */
     p->owner = pthread_self();
     gethostname(p->host, sizeof p->host - 1);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -3,7 +3,10 @@
  *
  * A rank is known from its first beat, with its process; on this host a pidfd then tells its death
  * at once. That a world is gone its keeper tells by ending. Between the order to kill a world and
- * that, nothing of it is believed any more: its letters are dropped by the policy. */
+ * that, nothing of it is believed any more: its letters are dropped by the policy.
+ *
+ * With a seat, all workers live by its lease: an answer to a beat says for how long, counted from
+ * that beat. And once it is lost nothing is written, ordered or granted any more. */
 #define _GNU_SOURCE
 #include "inner.h"
 
@@ -32,6 +35,7 @@ typedef struct member {
     int pid, pidfd; /* 0: not heard of; -1: on another host, or dead */
     bool here, dead;
     double heard; /* from it, last */
+    double at;    /* ... by its own clock */
     tt_phase phase;
     int64_t step;
 } member;
@@ -73,6 +77,14 @@ struct tt_supervisor {
     int failed_generation;
     char why[512], host[64];
 };
+
+/* ---- the seat ---- */
+
+/* Another may lead by now: what we do must not be seen. */
+static bool is_deposed(const tt_supervisor *s)
+{
+    return s->o.seat && tt_seat_left(s->o.seat) <= 0;
+}
 
 /* ---- news ---- */
 
@@ -197,6 +209,7 @@ static tt_err launch_world(tt_supervisor *s, world *w)
         tt_arena_printf(a, "TUTTI_CONTROL_PID=%d", (int)getpid()),
         tt_arena_printf(a, "TUTTI_CONTROL_WORLD=%d", w->id),
         tt_arena_printf(a, "TUTTI_SHARE=%s", s->o.rooms && *s->o.rooms ? s->o.rooms : "0"),
+        tt_arena_printf(a, "TUTTI_CONTROL_LEASE=%g", s->o.seat ? tt_seat_lease_s(s->o.seat) : 0),
         s->o.far ? tt_arena_printf(a, "TUTTI_CONTROL_FAR=%s", s->o.far) : NULL,
         NULL};
     const char **command = list_command(s, a);
@@ -246,14 +259,13 @@ static void kill_world(tt_supervisor *s, world *w)
 
 /* Of ranks on other hosts we know that they are gone when they have said so, or when they have
  * heard nothing of us for longer than they live without. */
-static bool all_gone(const world *w)
+static bool all_gone(const tt_supervisor *s, const world *w)
 {
-    double now = tt_clock_s();
+    double now = tt_clock_s(), lease_s = s->o.seat ? tt_seat_lease_s(s->o.seat) : TT_LEASE_S;
 
     for (int i = 0; i < w->members && w->member; i++) {
         const member *m = &w->member[i];
-        if (!m->here && m->pid && !m->dead && now - m->heard < TT_LEASE_S + 2 * ALIVE_S)
-            return false;
+        if (!m->here && m->pid && !m->dead && now - m->heard < lease_s + 2 * ALIVE_S) return false;
     }
     return true;
 }
@@ -357,8 +369,10 @@ static void say_word(tt_supervisor *s, const world *w, const char *word)
 
 static void record(tt_supervisor *s, const tt_record *r, bool safe)
 {
-    const char *wrong = tt_book_record(&s->book, r, safe);
+    const char *wrong;
 
+    if (is_deposed(s)) return;
+    wrong = tt_book_record(&s->book, r, safe);
     if (wrong) tt_warn("the ledger of the run: %s", wrong);
 }
 
@@ -395,6 +409,7 @@ static void hear_found(tt_supervisor *s, world *w, const json_t *o)
         record(s, &lost, false);
     }
     record(s, &r, true);
+    if (is_deposed(s)) return;
     tt_hub_say(s->o.hub, w->member[0].from, json_pack("{s:s}", "say", "heard"));
 }
 
@@ -481,7 +496,8 @@ static void act(tt_supervisor *s, const tt_action *a, bool stuck)
         start_world(s, a->world);
         break;
     case TT_ACT_PERSIST:
-        tt_book_persist(&s->book, a->generation);
+        if (!s->o.seat || tt_seat_persist(s->o.seat, a->generation))
+            tt_book_persist(&s->book, a->generation); /* else it is deposed, and does no more */
         break;
     case TT_ACT_GO:
         if (w) give_go(s, w, a->generation);
@@ -517,6 +533,7 @@ static void take_event(tt_supervisor *s, tt_event e)
 
     for (int i = 0; i < n; i++) {
         stuck |= a[i].kind == TT_ACT_TELL && a[i].cause.kind == TT_CAUSE_STUCK;
+        if (is_deposed(s)) return;
         act(s, &a[i], stuck);
     }
 }
@@ -556,6 +573,7 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
     }
     m->from = from;
     m->heard = tt_clock_s();
+    m->at = json_number_value(json_object_get(o, "at"));
     m->phase = (tt_phase)phase;
     m->step = json_integer_value(json_object_get(o, "step"));
     note_step(s, w, m);
@@ -687,7 +705,7 @@ static void look_at_world(tt_supervisor *s, world *w)
         w->left = true;
         if (!w->killed) kill_world(s, w); /* whatever is left of it elsewhere */
     }
-    if (!all_gone(w)) return;
+    if (!all_gone(s, w)) return;
     int code = w->code;
     forget_world(w);
     take_event(s, (tt_event){.kind = TT_EV_GONE, .world = id, .code = code});
@@ -732,14 +750,21 @@ static int list_polls(const tt_supervisor *s, struct pollfd *p)
 
 /* ---- calls ---- */
 
-/* In answer to beats: a worker that we do not hear is not to take our word for life. */
+/* In answer to beats: a worker that we do not hear is not to take our word for life. With a seat it
+ * is also told for how long from that beat on: until we do not lead any more. */
 static void say_alive(tt_supervisor *s, double now)
 {
+    double left_s = s->o.seat ? tt_seat_left(s->o.seat) : 0;
+
+    if (is_deposed(s)) return;
     for (int i = 0; i < TT_WORLDS_MOST; i++)
         for (int r = 0; r < s->world[i].members && s->world[i].member; r++) {
             const member *m = &s->world[i].member[r];
-            if (m->pid && !m->here && !m->dead && !s->world[i].killed && now - m->heard < ALIVE_S)
-                tt_hub_say(s->o.hub, m->from, json_pack("{s:s}", "say", "alive"));
+            if (m->pid && (!m->here || s->o.seat) && !m->dead && !s->world[i].killed &&
+                now - m->heard < ALIVE_S)
+                tt_hub_say(
+                    s->o.hub, m->from,
+                    json_pack("{s:s, s:f, s:f}", "say", "alive", "at", m->at, "for", left_s));
         }
 }
 
@@ -763,7 +788,7 @@ void tt_supervisor_turn(tt_supervisor *s, int ms)
         if (s->world[i].id) look_at_world(s, &s->world[i]);
     take_event(s, (tt_event){.kind = TT_EV_TICK});
     launch_started(s);
-    if ((now = tt_clock_s()) - s->told >= ALIVE_S) {
+    if ((now = tt_clock_s()) - s->told >= (s->o.seat ? ALIVE_S / 2 : ALIVE_S)) {
         s->told = now;
         say_alive(s, now);
     }
@@ -841,11 +866,12 @@ tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
     s->book.fd = s->book.lock = -1;
     for (int i = 0; i < TT_WORLDS_MOST; i++) s->world[i].keeper = -1;
     gethostname(s->host, sizeof s->host - 1);
-    if ((err = tt_book_open(o->run, tt_hub_address(o->hub), &s->book))) {
+    if ((err = tt_book_open(o->run, tt_hub_address(o->hub),
+                            o->seat ? tt_seat_cluster(o->seat) : NULL, &s->book))) {
         tt_supervisor_close(s);
         return err;
     }
-    p.generation = s->book.generation;
+    if (p.generation < s->book.generation) p.generation = s->book.generation;
     s->policy = tt_policy_open(&p);
     *out = s;
     return TT_OK;
