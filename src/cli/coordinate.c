@@ -189,7 +189,8 @@ int cli_coordinate(const cli_coordinate_opts *o)
     tt_err err;
 
     catch_signals();
-    if ((err = find_id(o->run, id)) || (err = tt_seat_open(&(tt_seat_opts){o->address, id}, &seat)))
+    if ((err = tt_seat_try(o->address)) || /* before a folder is made for nothing */
+        (err = find_id(o->run, id)) || (err = tt_seat_open(&(tt_seat_opts){o->address, id}, &seat)))
         return cli_fail(err);
     while (code < 0) code = turn(o, seat, &v, &ended);
     tt_seat_close(seat);

@@ -40,24 +40,18 @@ static tt_err open_locked(const char *path, int *fd, bool *held)
     return err && !*held ? tt_fail(TT_EIO, "lock %s: %s", path, strerror(errno)) : TT_OK;
 }
 
-/* Who had the run from our coordinator is not asked: it, and the world it had, are over. */
-static tt_err take_over(tt_book *b, const char *path)
+/* The lock of a world whose supervisor has been deposed: that world is over, whoever still holds
+ * it. */
+static void drop_lock(const tt_book *b)
 {
-    char world[4200];
-    bool held;
+    char path[4200];
+    bool held = false;
     int fd;
-    tt_err err;
 
-    close(b->lock);
-    b->lock = -1;
-    if (unlink(path)) return tt_fail(TT_EIO, "remove %s: %s", path, strerror(errno));
-    snprintf(world, sizeof world, "%s/lock", b->run);
-    if (tt_file_exists(world) && !open_locked(world, &fd, &held)) {
-        if (held) unlink(world);
-        close(fd);
-    }
-    if ((err = open_locked(path, &b->lock, &held))) return err;
-    return held ? tt_fail(TT_EINVAL, "run %s was taken in the same moment", b->run) : TT_OK;
+    snprintf(path, sizeof path, "%s/lock", b->run);
+    if (!tt_file_exists(path)) return;
+    if (!open_locked(path, &fd, &held) && held) unlink(path);
+    if (fd >= 0) close(fd);
 }
 
 /* One supervisor at a time has a run; the file says who, and how it is reached. */
@@ -65,23 +59,27 @@ static tt_err take_run(tt_book *b, const char *address, const char *coordinator)
 {
     char path[4200], host[256] = "", *line;
     json_t *o, *other;
-    bool held;
+    bool held, ours;
     int pid;
     tt_err err;
 
     snprintf(path, sizeof path, "%s/supervisor.json", b->run);
     if ((err = open_locked(path, &b->lock, &held))) return err;
-    if (held) {
-        other = json_load_file(path, 0, NULL);
-        pid = tt_number_of(other, "pid");
-        snprintf(host, sizeof host, "%s", tt_text_of(other, "host"));
-        held = !coordinator || strcmp(tt_text_of(other, "coordinator"), coordinator);
-        json_decref(other);
-        if (held)
-            return tt_fail(TT_EINVAL, "run %s is being trained by process %d on host %s", b->run,
-                           pid, host);
-        if ((err = take_over(b, path))) return err;
+    other = json_load_file(path, 0, NULL);
+    pid = tt_number_of(other, "pid");
+    snprintf(host, sizeof host, "%s", tt_text_of(other, "host"));
+    ours = coordinator && !strcmp(tt_text_of(other, "coordinator"), coordinator);
+    json_decref(other);
+    if (ours) drop_lock(b);
+    if (ours && held) { /* another file of that name */
+        close(b->lock);
+        b->lock = -1;
+        if (unlink(path)) return tt_fail(TT_EIO, "remove %s: %s", path, strerror(errno));
+        if ((err = open_locked(path, &b->lock, &held))) return err;
     }
+    if (held)
+        return tt_fail(TT_EINVAL, "run %s is being trained by process %d on host %s", b->run, pid,
+                       host);
     gethostname(host, sizeof host - 1);
     o = json_pack("{s:i, s:s, s:s, s:f, s:s}", "pid", (int)getpid(), "host", host, "address",
                   address, "since", tt_wall_s(), "coordinator", coordinator ? coordinator : "");

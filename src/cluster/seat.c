@@ -40,6 +40,7 @@ struct tt_seat {
     bool running;
 
     _Atomic double until, asked; /* leading until then (0: not); when that was last asked for */
+    _Atomic bool lapsed;         /* who asked was told no: it stays so until it leads again   */
     _Atomic int generation;
 
     pthread_mutex_t lock;
@@ -275,6 +276,7 @@ static tt_lease_event carry_out(tt_seat *s, tt_lease_action a)
         return close_run(s);
     case TT_LEASE_LEAD:
         atomic_store(&s->asked, clock_now());
+        atomic_store(&s->lapsed, false);
         atomic_store(&s->until, s->lease.until);
         show(s, TT_SEAT_LEADING);
         break;
@@ -344,10 +346,12 @@ static void *live(void *arg)
 
 double tt_seat_left(tt_seat *s)
 {
-    double now = clock_now(), until = atomic_load(&s->until);
+    double now = clock_now(), left = atomic_load(&s->until) - s->lease.o.margin_s - now;
 
     atomic_store(&s->asked, now);
-    return until > 0 ? until - s->lease.o.margin_s - now : 0;
+    if (left > 0 && !atomic_load(&s->lapsed)) return left;
+    atomic_store(&s->lapsed, true); /* something was left undone: a renewal now comes too late */
+    return 0;
 }
 
 int tt_seat_generation(const tt_seat *s)
@@ -424,12 +428,32 @@ static tt_err start_thread(tt_seat *s)
     return code ? tt_fail(TT_EENV, "no thread for the coordinator: %s", strerror(code)) : TT_OK;
 }
 
+static tt_err first_look(tt_etcd *e, const char *address, const char *folder, tt_etcd_head *out)
+{
+    tt_etcd_key key[KEYS];
+
+    if (tt_etcd_look(e, folder, NAME, KEYS, key, out))
+        return tt_context(TT_EENV, "no coordinator at %s", address);
+    free_keys(key);
+    return TT_OK;
+}
+
+tt_err tt_seat_try(const char *address)
+{
+    tt_etcd *e;
+    tt_etcd_head head;
+    tt_err err = tt_etcd_open(address, &e);
+
+    if (!err) err = first_look(e, address, "/tutti/-/", &head) /* which nobody has */;
+    tt_etcd_close(e);
+    return err;
+}
+
 tt_err tt_seat_open(const tt_seat_opts *o, tt_seat **out)
 {
     tt_seat *s = calloc(1, sizeof *s);
     tt_lease_opts lo = tt_lease_defaults();
     pthread_condattr_t attr;
-    tt_etcd_key key[KEYS];
     tt_etcd_head head;
     uint64_t random[2] = {0};
     tt_err err;
@@ -448,12 +472,9 @@ tt_err tt_seat_open(const tt_seat_opts *o, tt_seat **out)
     snprintf(s->folder, sizeof s->folder, "/tutti/%s/", o->run);
     for (int i = 0; i < KEYS; i++)
         snprintf(s->key[i], sizeof s->key[i], "%s%s", s->folder, NAME[i]);
-    if ((err = tt_etcd_open(o->address, &s->etcd))) goto fail;
-    if ((err = tt_etcd_look(s->etcd, s->folder, NAME, KEYS, key, &head))) {
-        err = tt_context(TT_EENV, "no coordinator at %s", o->address);
+    if ((err = tt_etcd_open(o->address, &s->etcd)) ||
+        (err = first_look(s->etcd, o->address, s->folder, &head)))
         goto fail;
-    }
-    free_keys(key);
     s->began = head.revision;
     snprintf(s->cluster, sizeof s->cluster, "%s", head.cluster);
     tt_lease_begin(&s->lease, &lo, clock_now());

@@ -34,13 +34,15 @@ typedef struct tt_seat_view {
 
 typedef struct tt_seat tt_seat;
 /* Asks the etcd once. TT_EENV: it does not answer, or cannot be asked; TT_EINVAL: the address. */
+tt_err tt_seat_try(const char *address);
 tt_err tt_seat_open(const tt_seat_opts *o, tt_seat **out);
 /* Waits up to `ms` for another role than *out has, and tells how it is. */
 void tt_seat_wait(tt_seat *s, int ms, tt_seat_view *out);
 
 /* How long this process surely leads, in seconds; 0 or less: it does not, and must do nothing that
- * others can see. Takes no lock. That it is asked is also the sign that the supervisor lives: a
- * leader that does not ask for 15 s loses the seat. */
+ * others can see, and stays so until it has said so (tt_seat_end) and leads again. Takes no lock.
+ * That it is asked is also the sign that the supervisor lives: a leader that does not ask for 15 s
+ * loses the seat. */
 double tt_seat_left(tt_seat *s);
 int tt_seat_generation(const tt_seat *s); /* leading: the highest of all leaders before; 0: none */
 const char *tt_seat_cluster(const tt_seat *s); /* which etcd it is */

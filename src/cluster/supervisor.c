@@ -881,10 +881,9 @@ void tt_supervisor_close(tt_supervisor *s)
 {
     if (!s) return;
     for (int i = 0; i < TT_WORLDS_MOST; i++)
-        if (s->world[i].id) {
-            kill_world(s, &s->world[i]);
-            forget_world(&s->world[i]);
-        }
+        if (s->world[i].id) kill_world(s, &s->world[i]);
+    for (int i = 0; i < TT_WORLDS_MOST; i++)
+        if (s->world[i].id) forget_world(&s->world[i]);
     if (s->policy) tt_policy_close(s->policy);
     tt_book_close(&s->book);
     while (s->first < s->end) free_news(&s->news[s->first++]);
