@@ -10,6 +10,7 @@
 
 #include "base/base.h"
 #include "cluster/cluster.h"
+#include "cluster/seat.h"
 #include "train/train.h"
 
 #define CLI_OPTIONS(table) .options = (table), .option_count = TT_COUNT(table)
@@ -159,8 +160,10 @@ typedef struct cli_world_opts {
     const char *const *worker, *const *next; /* commands of workers: tt_supervisor_opts      */
     const char *run;                         /* its folder                                   */
     bool own_threads; /* nobody has said how many threads: workers share the CPUs out */
+    tt_seat *seat;    /* see coordinate.c; NULL: none                 */
 } cli_world_opts;
-int cli_supervise(const cli_world_opts *o);               /* the exit code */
+int cli_supervise(const cli_world_opts *o);               /* the exit code, or CLI_DEPOSED */
+bool cli_supervise_told(void);                            /* by a signal, to end */
 tt_err cli_ranks_check(const tt_hosts *hosts, int ranks); /* TT_EINVAL: a slip of the finger */
 
 /* ---- live.c: runs that are alive on this host ---- */
@@ -239,6 +242,17 @@ int cli_slots_here(int least, int most);
 /* ---- join.c, leave.c: machines that come and go ---- */
 void cli_join_world(char out[256]);           /* what must be the same on all of them */
 tt_err cli_agents_folder(char out[CLI_PATH]); /* of this user's agents on this host */
+
+/* ---- coordinate.c: one of several supervisors leads, the others stand by ---- */
+enum { CLI_DEPOSED = -2 };
+typedef struct cli_coordinate_opts {
+    const char *address; /* of --coordinator                          */
+    const char *run;     /* its folder, made if absent: all have it   */
+    cli_display_mode mode;
+    int (*lead)(void *arg, tt_seat *seat); /* as cli_supervise; may be called several times */
+    void *arg;
+} cli_coordinate_opts;
+int cli_coordinate(const cli_coordinate_opts *o); /* the exit code of the run */
 
 /* ---- adopt.c: processes that were started by hand on every host, by TF_CONFIG ---- */
 typedef struct cli_adopter {

@@ -205,10 +205,13 @@ static void look_at_libraries(report *r)
                                   OpenSSL_version(OPENSSL_VERSION), "zeromq", tt_wire_version()));
 #ifdef TT_HAVE_CURL
     json_object_set_new(features, "download", json_string(curl_version()));
+    json_object_set_new(features, "etcd", json_string("by libcurl"));
 #else
     json_object_set_new(features, "download", json_null());
+    json_object_set_new(features, "etcd", json_null());
     problem(r, false, "apt-get install libcurl4-openssl-dev, and build again",
-            "'tutti data get' cannot download: built without libcurl");
+            "'tutti data get' cannot download, nor does --coordinator reach an etcd: built without "
+            "libcurl");
 #endif
 #ifdef TT_HAVE_PNG
     json_object_set_new(features, "pictures", json_pack("s+", "libpng/", png_get_libpng_ver(NULL)));

@@ -66,6 +66,11 @@ static void take_order(cli_order order)
     if (times_asked < times) times_asked = times;
 }
 
+bool cli_supervise_told(void)
+{
+    return asked != 0;
+}
+
 static void pass_signals(watch *w)
 {
     static int passed;
@@ -356,6 +361,13 @@ static int conclude(watch *w)
     return w->code;
 }
 
+/* Another leads, or will soon: what our world has told since is not ours to tell. */
+static int be_deposed(watch *w)
+{
+    if (w->display) cli_display_leave(w->display);
+    return asked ? stop_code() : CLI_DEPOSED;
+}
+
 static int watch_over(watch *w)
 {
     const char *line;
@@ -364,6 +376,7 @@ static int watch_over(watch *w)
     w->code = -1;
     while (w->code < 0) {
         tt_supervisor_turn(w->s, 50);
+        if (w->o->seat && tt_seat_left(w->o->seat) <= 0) return be_deposed(w);
         while (tt_supervisor_take(w->s, &n)) hear(w, &n);
         take_order(cli_control_turn(w->control));
         while ((line = cli_control_said(w->control))) say(w, line);
@@ -547,7 +560,9 @@ int cli_supervise(const cli_world_opts *o)
                              .hub = hub,
                              .agents = o->listen || (o->adopter && o->adopter->hub),
                              .far = far.data,
-                             .rooms = rooms};
+                             .rooms = rooms,
+                             .seat = o->seat};
+    if (o->seat) so.policy.generation = tt_seat_generation(o->seat);
     if ((err = tt_supervisor_open(&so, &w.s))) goto out;
     if (cli_live_open(o->run, tt_hub_address(hub), &live)) tt_info("%s", tt_message());
     w.control = cli_control_open(w.s, o, &hosts);

@@ -20,6 +20,7 @@ typedef struct train_opts {
     tt_opt_list set;
     int64_t threads, spares;
     const char *max_restarts, *elastic, *workers, *hosts, *hostfile, *trace, *wait, *listen, *key;
+    const char *coordinator;
     const char *run, *runs, *resume, *init;
     bool partial, quiet, json, dry_run, detach;
 } train_opts;
@@ -50,6 +51,9 @@ static const tt_option options[] = {
     {"wait", 0, TT_OPT_STRING, offsetof(train_opts, wait), "TIME",
      "how long too few workers wait for more before the run gives up; 10m, or 10s for a fixed "
      "number on this host"},
+    {"coordinator", 0, TT_OPT_STRING, offsetof(train_opts, coordinator), "etcd://HOST:PORT,...",
+     "start the same command on several hosts, with the same --run: one supervises, the others "
+     "stand by and go on with the run if it is lost"},
     {"threads", 't', TT_OPT_INT, offsetof(train_opts, threads), "N",
      "threads of each worker; 0: as the job says, else as the resumed run had, else its share of "
      "the CPUs"},
@@ -319,6 +323,9 @@ static tt_err check_options(const train_opts *o, int argc)
         return tt_fail(TT_EINVAL, "--key is for machines that join: give --listen too");
     if (o->hosts && o->hostfile)
         return tt_fail(TT_EINVAL, "--hosts and --hostfile both name the hosts: give one");
+    if (o->coordinator && !o->run && !named)
+        return tt_fail(TT_EINVAL, "--coordinator needs --run DIR, a folder that all supervisors "
+                                  "of the run see");
     return TT_OK;
 }
 
@@ -582,7 +589,7 @@ static void clear_away(const char *run, const char *runs)
 }
 
 static int supervise(const train_opts *o, int argc, const char **argv, const cli_adopter *adopter,
-                     double wait_s)
+                     double wait_s, tt_seat *seat)
 {
     char run[CLI_PATH], made[CLI_PATH];
     cli_run_opts which = {o->run, o->runs, o->resume, o->quiet};
@@ -598,6 +605,7 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
                         .adopter = adopter,
                         .wait_s = wait_s,
                         .dry_run = o->dry_run,
+                        .seat = seat,
                         .mode = o->json    ? CLI_JSON
                                 : o->quiet ? CLI_QUIET
                                            : CLI_SHOW};
@@ -607,6 +615,10 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
     int code;
     tt_err err;
 
+    if (seat && !which.resume) { /* whoever had the seat before may have begun it */
+        which.resume = "auto";
+        which.quiet = true;
+    }
     if ((err = o->elastic ? read_workers("elastic", o->elastic, &w.least, &w.ranks)
                           : read_workers("workers", o->workers, &w.least, &w.ranks)) ||
         (err = read_restarts(o->max_restarts, &w.max_restarts)) ||
@@ -635,7 +647,8 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
     command_line(&typed);
     setenv("TUTTI_COMMAND", typed.data, 1);
     code = cli_supervise(&w);
-    if (!resume && !o->dry_run && !tt_run_begun(made)) clear_away(made, *run ? NULL : o->runs);
+    if (!resume && !o->dry_run && !seat && !tt_run_begun(made))
+        clear_away(made, *run ? NULL : o->runs);
     goto out;
 fail:
     code = cli_fail(err);
@@ -660,7 +673,7 @@ static int train_listed(const train_opts *o, int argc, const char **argv, const 
     if (c->me == 0) {
         cli_adopter adopter;
         tt_err err = cli_adopter_open(c, &adopter);
-        int code = err ? cli_fail(err) : supervise(o, argc, argv, &adopter, wait_s);
+        int code = err ? cli_fail(err) : supervise(o, argc, argv, &adopter, wait_s, NULL);
         cli_adopter_close(&adopter, code);
         return code;
     }
@@ -681,6 +694,69 @@ static tt_err look_at_slurm(bool *launch)
     *launch = !err && tt_hosts_slots(&h) > 1;
     tt_hosts_free(&h);
     return err;
+}
+
+/* ---- several supervisors ---- */
+
+typedef struct candidate {
+    const train_opts *o;
+    int argc;
+    const char **argv;
+    double wait_s;
+} candidate;
+
+static int lead(void *arg, tt_seat *seat)
+{
+    const candidate *c = arg;
+    return supervise(c->o, c->argc, c->argv, NULL, c->wait_s, seat);
+}
+
+/* What would else be found out when it is needed. */
+static tt_err check_candidate(const train_opts *o, int argc, const char **argv)
+{
+    cli_job job = {0};
+    tt_hosts hosts = {0};
+    int64_t from, to;
+    int least, most;
+    tt_err err;
+
+    if ((err = read_workers("elastic", o->elastic, &least, &most)) ||
+        (err = read_workers("workers", o->workers, &least, &most)) ||
+        (err = read_trace(o->trace, &from, &to)) ||
+        (o->hosts && (err = tt_hosts_parse(o->hosts, &hosts))) ||
+        (o->hostfile && (err = tt_hosts_read(o->hostfile, &hosts))) ||
+        (argc && (err = check_file(argv[0]))) ||
+        (err = cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, true, &job)))
+        goto out;
+    err = tt_job_check(job.tree);
+out:
+    tt_hosts_free(&hosts);
+    cli_job_close(&job);
+    return err;
+}
+
+static int coordinate(const train_opts *o, bool several, int argc, const char **argv, double wait_s)
+{
+    candidate c = {o, argc, argv, wait_s};
+    bool granted = false;
+    char run[CLI_PATH];
+    tt_err err;
+
+    if (!several && ((err = look_at_slurm(&granted)) || !granted))
+        return cli_fail(err ? err
+                            : tt_fail(TT_EINVAL, "--coordinator is for runs with a supervisor: "
+                                                 "give --workers, --hosts or --hostfile"));
+    if ((err = check_candidate(o, argc, argv))) return cli_fail(err);
+    if (o->dry_run) return supervise(o, argc, argv, NULL, wait_s, NULL);
+    snprintf(run, sizeof run, "%s", o->run ? o->run : "");
+    if (!o->run && (err = cli_run_find(o->resume, o->runs, run))) return cli_fail(err);
+    return cli_coordinate(&(cli_coordinate_opts){.address = o->coordinator,
+                                                 .run = run,
+                                                 .mode = o->json    ? CLI_JSON
+                                                         : o->quiet ? CLI_QUIET
+                                                                    : CLI_SHOW,
+                                                 .lead = lead,
+                                                 .arg = &c});
 }
 
 static int train_run(const void *opts, int argc, const char **argv)
@@ -708,7 +784,8 @@ static int train_run(const void *opts, int argc, const char **argv)
     if (o->wait && (!tt_parse_time(o->wait, &wait_s) || wait_s < 0))
         return cli_fail(tt_fail(TT_EINVAL, "--wait: '%s' is no time: say 10m", o->wait));
     if (o->detach && cli_detach(o->json, &asked, &code)) return code;
-    if (several) return supervise(o, argc, argv, NULL, wait_s);
+    if (o->coordinator) return coordinate(o, several, argc, argv, wait_s);
+    if (several) return supervise(o, argc, argv, NULL, wait_s, NULL);
     if (!by.by && (err = tt_tf_config_parse(getenv("TF_CONFIG"), &listed))) return cli_fail(err);
     if (!by.by && listed.ranks < 2 && (err = look_at_slurm(&granted))) return cli_fail(err);
     if (!by.by && listed.ranks && *listed.type && listed.me < 0) {
@@ -718,7 +795,7 @@ static int train_run(const void *opts, int argc, const char **argv)
         return code;
     }
     code = listed.ranks > 1 ? train_listed(o, argc, argv, &listed, wait_s < 0 ? 600 : wait_s)
-           : granted        ? supervise(o, argc, argv, NULL, wait_s)
+           : granted        ? supervise(o, argc, argv, NULL, wait_s, NULL)
                             : work(o, argc, argv);
     tt_tf_config_free(&listed);
     return code;

@@ -2,7 +2,12 @@
  *
  * Both are in the run folder. The generation is safe on disk before a world gets it; a line of the
  * ledger is, before the world it is about writes anything. A disk that fails does not end a
- * training: the judge goes on in memory, and the trouble is told once. */
+ * training: the judge goes on in memory, and the trouble is told once.
+ *
+ * Locks say who has the run, unless a coordinator does: then the one before may be stopped, or on a
+ * host that is gone, and its locks still held. So whoever has the run from a coordinator makes
+ * these files anew, by rename. What the one before has open is then no file of the run any more: a
+ * line that it writes when it wakes up, whatever it checked before, goes nowhere. */
 #define _GNU_SOURCE
 #include "inner.h"
 
@@ -24,31 +29,64 @@ static void lament(tt_book *b)
     b->troubled = true;
 }
 
+/* Opens and locks a file; *held: another has it. */
+static tt_err open_locked(const char *path, int *fd, bool *held)
+{
+    int err;
+
+    *held = false;
+    *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (*fd < 0) return tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
+    /* Who looks whether the run is alive holds the lock for a moment: one refusal is none. */
+    for (int i = 0; (err = flock(*fd, LOCK_EX | LOCK_NB)) && i < LOCK_TRIES; i++)
+        if (errno == EWOULDBLOCK) usleep(LOCK_PAUSE_US);
+    *held = err && errno == EWOULDBLOCK;
+    return err && !*held ? tt_fail(TT_EIO, "lock %s: %s", path, strerror(errno)) : TT_OK;
+}
+
+/* The lock of a world whose supervisor has been deposed: that world is over, whoever still holds
+ * it. */
+static void drop_lock(const tt_book *b)
+{
+    char path[4200];
+    bool held = false;
+    int fd;
+
+    snprintf(path, sizeof path, "%s/lock", b->run);
+    if (!tt_file_exists(path)) return;
+    if (!open_locked(path, &fd, &held) && held) unlink(path);
+    if (fd >= 0) close(fd);
+}
+
 /* One supervisor at a time has a run; the file says who, and how it is reached. */
-static tt_err take_run(tt_book *b, const char *address)
+static tt_err take_run(tt_book *b, const char *address, const char *coordinator)
 {
     char path[4200], host[256] = "", *line;
     json_t *o, *other;
-    int pid, err;
+    bool held, ours;
+    int pid;
+    tt_err err;
 
     snprintf(path, sizeof path, "%s/supervisor.json", b->run);
-    b->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (b->lock < 0) return tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
-    /* Who looks whether the run is alive holds the lock for a moment: one refusal is none. */
-    for (int i = 0; (err = flock(b->lock, LOCK_EX | LOCK_NB)) && i < LOCK_TRIES; i++)
-        if (errno == EWOULDBLOCK) usleep(LOCK_PAUSE_US);
-    if (err) {
-        if (errno != EWOULDBLOCK) return tt_fail(TT_EIO, "lock %s: %s", path, strerror(errno));
-        other = json_load_file(path, 0, NULL);
-        pid = tt_number_of(other, "pid");
-        snprintf(host, sizeof host, "%s", tt_text_of(other, "host"));
-        json_decref(other);
+    if ((err = open_locked(path, &b->lock, &held))) return err;
+    other = json_load_file(path, 0, NULL);
+    pid = tt_number_of(other, "pid");
+    snprintf(host, sizeof host, "%s", tt_text_of(other, "host"));
+    ours = coordinator && !strcmp(tt_text_of(other, "coordinator"), coordinator);
+    json_decref(other);
+    if (ours) drop_lock(b);
+    if (ours && held) { /* another file of that name */
+        close(b->lock);
+        b->lock = -1;
+        if (unlink(path)) return tt_fail(TT_EIO, "remove %s: %s", path, strerror(errno));
+        if ((err = open_locked(path, &b->lock, &held))) return err;
+    }
+    if (held)
         return tt_fail(TT_EINVAL, "run %s is being trained by process %d on host %s", b->run, pid,
                        host);
-    }
     gethostname(host, sizeof host - 1);
-    o = json_pack("{s:i, s:s, s:s, s:f}", "pid", (int)getpid(), "host", host, "address", address,
-                  "since", tt_wall_s());
+    o = json_pack("{s:i, s:s, s:s, s:f, s:s}", "pid", (int)getpid(), "host", host, "address",
+                  address, "since", tt_wall_s(), "coordinator", coordinator ? coordinator : "");
     line = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
     if (!line) return tt_fail(TT_ENOMEM, "no memory for %s", path);
@@ -60,7 +98,7 @@ static tt_err take_run(tt_book *b, const char *address)
     return TT_OK;
 }
 
-tt_err tt_book_open(const char *run, const char *address, tt_book *out)
+tt_err tt_book_open(const char *run, const char *address, const char *coordinator, tt_book *out)
 {
     char path[4200];
     tt_bytes text = {0};
@@ -68,7 +106,7 @@ tt_err tt_book_open(const char *run, const char *address, tt_book *out)
 
     *out = (tt_book){.fd = -1, .lock = -1};
     snprintf(out->run, sizeof out->run, "%s", run);
-    if ((err = take_run(out, address))) return err;
+    if ((err = take_run(out, address, coordinator))) return err;
     snprintf(path, sizeof path, "%s/generation", run);
     if (tt_file_exists(path)) {
         if ((err = tt_file_read(path, 64, &text))) return err;
@@ -79,8 +117,10 @@ tt_err tt_book_open(const char *run, const char *address, tt_book *out)
     if (tt_file_exists(path)) {
         if ((err = tt_file_read(path, 0, &text))) return err;
         err = tt_ledger_read(&out->ledger, (const char *)text.data, text.size);
+        if (err) tt_context(err, "%s", path);
+        if (!err && coordinator && tt_file_write(path, text.data, text.size)) lament(out);
         tt_file_release(&text);
-        if (err) return tt_context(err, "%s", path);
+        if (err) return err;
     }
     if ((int)out->ledger.generation > out->generation)
         out->generation = (int)out->ledger.generation;

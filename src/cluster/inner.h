@@ -85,9 +85,10 @@ typedef struct tt_book {
     tt_ledger ledger;
     bool troubled;
 } tt_book;
-/* `address`: where this supervisor is reached on its host. TT_EINVAL: another one has the run;
+/* `address`: where this supervisor is reached on its host. `coordinator`: which of them has given
+ * it the run; NULL: none. TT_EINVAL: another one has the run, and not from that coordinator;
  * TT_EFORMAT: what is there is damaged. */
-tt_err tt_book_open(const char *run, const char *address, tt_book *out);
+tt_err tt_book_open(const char *run, const char *address, const char *coordinator, tt_book *out);
 void tt_book_persist(tt_book *b, int generation);
 /* What the record violates; NULL: nothing. `safe`: on disk when it returns. */
 const char *tt_book_record(tt_book *b, const tt_record *r, bool safe);

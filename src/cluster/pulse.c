@@ -1,18 +1,26 @@
 /* pulse: a worker's line to its supervisor.
  *
- *   worker to supervisor   beat    world, rank, pid, host, phase, step, at: ten times a second.
- * `at` is the worker's own clock, in ms tell    world, rank, what: an object, for the display or
- * the ledger dying   world, rank: told to, it ends now supervisor to worker   go      generation,
- * and what is committed heard   the ledger has what was found yield, save stacks  tell where the
- * thread that trains is: a step takes too long alive   at: in answer to the beat of that time, four
- * times a second die
+ *   worker to supervisor   beat    world, rank, pid, host, phase, step, at: ten times a second; at:
+ *                                  when, by the worker's clock
+ *                          tell    world, rank, what: an object, for the display or the ledger
+ *                          dying   world, rank: told to, it ends now
+ *   supervisor to worker   go      generation, and what is committed
+ *                          heard   the ledger has what was found
+ *                          yield, save
+ *                          stacks  tell where the thread that trains is: a step takes too long
+ *                          alive   at, for: in answer to the beat of that time, four times a second
+ *                          die
  *
  * A worker outlives its supervisor by no more than a tenth of a second on the same host, where a
- * pidfd tells. On others it has a lease: it ends TT_LEASE_S after it sent the last beat that was
- * answered. The supervisor, which heard that beat no earlier than it was sent, takes it for gone
- * after a lease from then. Counted from when the answer came, an answer that lay in a queue while
- * the link was down would make the lease longer than the supervisor knows. It ends without a word:
- * its state is in the vault. */
+ * pidfd tells. On others it has a lease: `alive` says for how long, counted from when the worker
+ * sent the beat that is answered. The supervisor, which heard that beat no earlier, takes it for
+ * gone after a lease from then. Counted from when the answer came, an answer that lay in a queue
+ * while the link was down would make the lease longer than the supervisor knows. It ends without a
+ * word: its state is in the vault.
+ *
+ * Where several supervisors stand by for each other (TUTTI_CONTROL_LEASE), near workers live by a
+ * lease, too: it ends when that of their supervisor does. Then another one may start a world, and
+ * this one must be gone. */
 #define _GNU_SOURCE
 #include "inner.h"
 
@@ -41,6 +49,8 @@ struct tt_pulse {
     tt_wire *wire;
     int world, rank, supervisor, wake; /* a pidfd (-1: on another host), an eventfd */
     char host[64];
+    bool leased, answered; /* it lives by a lease, though it is near; it has heard of one */
+    double until;          /* when its lease ends, by lease_clock */
     pthread_t thread, owner;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -48,7 +58,6 @@ struct tt_pulse {
     bool heard, closing;
     json_t *told; /* an array: what is still to be said */
     _Atomic int wish;
-    double ends_at; /* its lease does: on another host than the supervisor's */
 };
 
 /* ---- stacks ---- */
@@ -96,13 +105,22 @@ static void tell_stack(tt_pulse *p)
 
 /* ---- the thread ---- */
 
+/* Goes on while the machine sleeps: leases do. */
+static double lease_clock(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_BOOTTIME, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 static void beat(tt_pulse *p)
 {
     tt_say(p->wire, 0,
-           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:I}", "say", "beat", "world", p->world,
+           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:f}", "say", "beat", "world", p->world,
                      "rank", p->rank, "pid", (int)getpid(), "host", p->host, "phase",
                      atomic_load(&p->vital.phase), "step", (json_int_t)atomic_load(&p->vital.step),
-                     "at", (json_int_t)(1000 * tt_clock_s())));
+                     "at", lease_clock()));
 }
 
 static void take_go(tt_pulse *p, const json_t *o)
@@ -118,17 +136,24 @@ static void take_go(tt_pulse *p, const json_t *o)
     p->go.generation = (uint32_t)tt_number_of(o, "generation");
 }
 
-static void take_answer(tt_pulse *p, const json_t *o)
+static void take_lease(tt_pulse *p, const json_t *o)
 {
-    double at = (double)json_integer_value(json_object_get(o, "at")) / 1000;
+    double at = json_number_value(json_object_get(o, "at")),
+           until = at + json_number_value(json_object_get(o, "for"));
 
-    if (at <= tt_clock_s()) p->ends_at = at + TT_LEASE_S; /* answers come in their order */
+    if (at <= lease_clock() && (until > p->until || !p->answered)) p->until = until;
+    p->answered = true;
+}
+
+static bool is_over(const tt_pulse *p)
+{
+    return (p->leased || p->supervisor < 0) && lease_clock() > p->until;
 }
 
 static void obey(tt_pulse *p, const char *word, const json_t *o)
 {
     if (!strcmp(word, "alive")) {
-        take_answer(p, o);
+        take_lease(p, o);
         return;
     }
     if (!strcmp(word, "die")) {
@@ -185,7 +210,6 @@ static void *live(void *arg)
     double told = 0, now;
     uint64_t count;
 
-    p->ends_at = tt_clock_s() + REACH_S; /* until the first answer, which comes before GO */
     while (say_all(p)) {
         struct pollfd f[3] = {{.fd = tt_wire_fd(p->wire), .events = POLLIN},
                               {.fd = p->wake, .events = POLLIN},
@@ -197,7 +221,7 @@ static void *live(void *arg)
         poll(f, 3, (int)(1000 * (told + BEAT_S - now)) + 1);
         if (read(p->wake, &count, sizeof count) > 0) told = 0; /* something to be told at once */
         hear_all(p);
-        if (f[2].revents || (p->supervisor < 0 && tt_clock_s() > p->ends_at)) {
+        if (f[2].revents || is_over(p)) {
             static const char bye[] = "tutti: the supervisor is gone: this worker ends\n";
             (void)!write(STDERR_FILENO, bye, sizeof bye - 1);
             _exit(4);
@@ -264,7 +288,8 @@ static tt_err reach(tt_pulse *p, const char *near)
 
 tt_err tt_pulse_open(int rank, tt_pulse **out)
 {
-    const char *near = getenv("TUTTI_CONTROL"), *world = getenv("TUTTI_CONTROL_WORLD");
+    const char *near = getenv("TUTTI_CONTROL"), *world = getenv("TUTTI_CONTROL_WORLD"),
+               *lease = getenv("TUTTI_CONTROL_LEASE");
     sigset_t all, before;
     tt_pulse *p;
     tt_err err;
@@ -276,6 +301,8 @@ tt_err tt_pulse_open(int rank, tt_pulse **out)
     p->world = world ? atoi(world) : 0;
     p->rank = rank;
     p->supervisor = -1;
+    p->leased = lease && atof(lease) > 0;
+    p->until = lease_clock() + (p->leased ? atof(lease) : REACH_S); /* until the first answer */
     p->owner = pthread_self();
     gethostname(p->host, sizeof p->host - 1);
     p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -3,7 +3,10 @@
  *
  * A rank is known from its first beat, with its process; on this host a pidfd then tells its death
  * at once. That a world is gone its keeper tells by ending. Between the order to kill a world and
- * that, nothing of it is believed any more: its letters are dropped by the policy. */
+ * that, nothing of it is believed any more: its letters are dropped by the policy.
+ *
+ * With a seat, all workers live by its lease: an answer to a beat says for how long, counted from
+ * that beat. And once it is lost nothing is written, ordered or granted any more. */
 #define _GNU_SOURCE
 #include "inner.h"
 
@@ -33,8 +36,8 @@ typedef struct member {
     tt_hub_from from;
     int pid, pidfd; /* 0: not heard of; -1: on another host, or dead */
     bool here, dead;
-    double heard;  /* from it, last               */
-    int64_t beat;  /* the time of that, as it says */
+    double heard;  /* from it, last                */
+    double at;     /* ... by its own clock         */
     bool answered; /* that it came                 */
     tt_phase phase;
     int64_t step;
@@ -81,6 +84,14 @@ struct tt_supervisor {
     int failed_generation;
     char why[512], renewed[128], host[64];
 };
+
+/* ---- the seat ---- */
+
+/* Another may lead by now: what we do must not be seen. */
+static bool is_deposed(const tt_supervisor *s)
+{
+    return s->o.seat && tt_seat_left(s->o.seat) <= 0;
+}
 
 /* ---- news ---- */
 
@@ -207,6 +218,7 @@ static tt_err launch_world(tt_supervisor *s, world *w)
         tt_arena_printf(a, "TUTTI_CONTROL_PID=%d", (int)getpid()),
         tt_arena_printf(a, "TUTTI_CONTROL_WORLD=%d", w->id),
         tt_arena_printf(a, "TUTTI_SHARE=%s", s->o.rooms && *s->o.rooms ? s->o.rooms : "0"),
+        tt_arena_printf(a, "TUTTI_CONTROL_LEASE=%g", s->o.seat ? tt_seat_lease_s(s->o.seat) : 0),
         s->o.far ? tt_arena_printf(a, "TUTTI_CONTROL_FAR=%s", s->o.far) : NULL,
         NULL};
     const char **command = list_command(s, a);
@@ -257,14 +269,14 @@ static void kill_world(tt_supervisor *s, world *w)
 /* Of ranks on other hosts we know that they do nothing any more when they have said so, the last
  * thing being that they are at their end, or when they have heard nothing of us for longer than
  * they live without. */
-static bool all_gone(const world *w)
+static bool all_gone(const tt_supervisor *s, const world *w)
 {
-    double now = tt_clock_s();
+    double now = tt_clock_s(), lease_s = s->o.seat ? tt_seat_lease_s(s->o.seat) : TT_LEASE_S;
 
     for (int i = 0; i < w->members && w->member; i++) {
         const member *m = &w->member[i];
         if (!m->here && m->pid && !m->dead && m->phase != TT_PHASE_END &&
-            now - m->heard < TT_LEASE_S + LEASE_MARGIN_S)
+            now - m->heard < lease_s + LEASE_MARGIN_S)
             return false;
     }
     return true;
@@ -376,8 +388,10 @@ static void say_word(tt_supervisor *s, const world *w, const char *word)
 
 static void record(tt_supervisor *s, const tt_record *r, bool safe)
 {
-    const char *wrong = tt_book_record(&s->book, r, safe);
+    const char *wrong;
 
+    if (is_deposed(s)) return;
+    wrong = tt_book_record(&s->book, r, safe);
     if (wrong) tt_warn("the ledger of the run: %s", wrong);
 }
 
@@ -414,6 +428,7 @@ static void hear_found(tt_supervisor *s, world *w, const json_t *o)
         record(s, &lost, false);
     }
     record(s, &r, true);
+    if (is_deposed(s)) return;
     tt_hub_say(s->o.hub, w->member[0].from, json_pack("{s:s}", "say", "heard"));
 }
 
@@ -500,7 +515,8 @@ static void act(tt_supervisor *s, const tt_action *a, bool stuck)
         start_world(s, a->world);
         break;
     case TT_ACT_PERSIST:
-        tt_book_persist(&s->book, a->generation);
+        if (!s->o.seat || tt_seat_persist(s->o.seat, a->generation))
+            tt_book_persist(&s->book, a->generation); /* else it is deposed, and does no more */
         break;
     case TT_ACT_GO:
         if (w) give_go(s, w, a->generation);
@@ -537,6 +553,7 @@ static void take_event(tt_supervisor *s, tt_event e)
 
     for (int i = 0; i < n; i++) {
         stuck |= a[i].kind == TT_ACT_TELL && a[i].cause.kind == TT_CAUSE_STUCK;
+        if (is_deposed(s)) return;
         act(s, &a[i], stuck);
     }
 }
@@ -560,14 +577,18 @@ static void hurry(tt_supervisor *s, world *w)
     kill_world(s, w);
 }
 
-/* In answer to a beat: a worker that we do not hear is not to take our word for life. */
+/* In answer to a beat: a worker that we do not hear is not to take our word for life. It lives so
+ * long from that beat on; with a seat, until we do not lead any more. */
 static void say_alive(tt_supervisor *s, world *w)
 {
+    double for_s = s->o.seat ? tt_seat_left(s->o.seat) : TT_LEASE_S;
+
+    if (is_deposed(s)) return;
     for (int r = 0; r < w->members && w->member && !w->killed; r++) {
         member *m = &w->member[r];
-        if (!m->pid || m->here || m->dead || m->answered) continue;
+        if (!m->pid || (m->here && !s->o.seat) || m->dead || m->answered) continue;
         tt_hub_say(s->o.hub, m->from,
-                   json_pack("{s:s, s:I}", "say", "alive", "at", (json_int_t)m->beat));
+                   json_pack("{s:s, s:f, s:f}", "say", "alive", "at", m->at, "for", for_s));
         m->answered = true;
     }
 }
@@ -614,7 +635,7 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
     }
     m->from = from;
     m->heard = tt_clock_s();
-    m->beat = json_integer_value(json_object_get(o, "at"));
+    m->at = json_number_value(json_object_get(o, "at"));
     m->answered = false;
     m->phase = (tt_phase)phase;
     m->step = json_integer_value(json_object_get(o, "step"));
@@ -770,7 +791,7 @@ static void look_at_world(tt_supervisor *s, world *w)
         w->left = true;
         if (!w->killed) kill_world(s, w); /* whatever is left of it elsewhere */
     }
-    if (!all_gone(w)) return;
+    if (!all_gone(s, w)) return;
     int code = w->code;
     forget_world(w);
     take_event(s, (tt_event){.kind = TT_EV_GONE, .world = id, .code = code});
@@ -917,7 +938,7 @@ void tt_supervisor_turn(tt_supervisor *s, int ms)
     take_event(s, (tt_event){.kind = TT_EV_TICK});
     launch_started(s);
     release_hosts(s);
-    if ((now = tt_clock_s()) - s->told >= ALIVE_S) {
+    if ((now = tt_clock_s()) - s->told >= (s->o.seat ? ALIVE_S / 2 : ALIVE_S)) {
         s->told = now;
         for (int i = 0; i < TT_WORLDS_MOST; i++) say_alive(s, &s->world[i]);
     }
@@ -1017,11 +1038,12 @@ tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
     s->book.fd = s->book.lock = -1;
     for (int i = 0; i < TT_WORLDS_MOST; i++) s->world[i].keeper = -1;
     gethostname(s->host, sizeof s->host - 1);
-    if ((err = tt_book_open(o->run, tt_hub_address(o->hub), &s->book))) {
+    if ((err = tt_book_open(o->run, tt_hub_address(o->hub),
+                            o->seat ? tt_seat_cluster(o->seat) : NULL, &s->book))) {
         tt_supervisor_close(s);
         return err;
     }
-    p.generation = s->book.generation;
+    if (p.generation < s->book.generation) p.generation = s->book.generation;
     tell_run(s);
     s->policy = tt_policy_open(&p);
     *out = s;
@@ -1032,10 +1054,9 @@ void tt_supervisor_close(tt_supervisor *s)
 {
     if (!s) return;
     for (int i = 0; i < TT_WORLDS_MOST; i++)
-        if (s->world[i].id) {
-            kill_world(s, &s->world[i]);
-            forget_world(&s->world[i]);
-        }
+        if (s->world[i].id) kill_world(s, &s->world[i]);
+    for (int i = 0; i < TT_WORLDS_MOST; i++)
+        if (s->world[i].id) forget_world(&s->world[i]);
     if (s->policy) tt_policy_close(s->policy);
     tt_book_close(&s->book);
     while (s->first < s->end) free_news(&s->news[s->first++]);

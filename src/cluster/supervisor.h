@@ -11,9 +11,10 @@
 
 #include "cluster/cluster.h"
 #include "cluster/policy.h"
+#include "cluster/seat.h"
 
 typedef struct tt_supervisor_opts {
-    tt_policy_opts policy; /* but for `generation`, which is the run's */
+    tt_policy_opts policy; /* `generation` is at least the run's */
     const char *run;       /* its folder, which is there already                               */
     /* The worker's command, ended by NULL: for the first world, and for those after a world has
      * told of its start, when the run folder has the job as it was resolved. */
@@ -24,6 +25,8 @@ typedef struct tt_supervisor_opts {
     bool agents;             /* other hosts are reached by their agents, not by a remote shell */
     const char *far;         /* where workers on other hosts reach the hub; NULL: they do not  */
     const char *rooms;       /* see tt_launch_opts                                             */
+    tt_seat *seat; /* of several supervisors, this one leads: as long as it does, and not a
+                    * moment longer, turns have an effect. NULL: it is the only one  */
 } tt_supervisor_opts;
 
 typedef struct tt_supervisor tt_supervisor;
