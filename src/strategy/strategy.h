@@ -42,6 +42,7 @@ typedef struct tt_plan {
     double outer_lr;      /* 0: no outer optimiser                                 */
     double outer_momentum;
     bool outer_nesterov;
+    bool copies; /* across hosts: of what one host alone has of the state, another keeps a copy */
 } tt_plan;
 
 /* Reads a job's `parallel` map (NULL: none) and fills in its defaults. */
@@ -152,6 +153,12 @@ typedef struct tt_step_in {
     /* Before the other half of the state is written to, the first becomes 0 and one is added to the
      * second: by then all ranks have made the step before. NULL: nobody looks. */
     _Atomic uint64_t *whole, *begun;
+    /* Messages that this rank has under way (NULL on all of them: none has). It gives its results
+     * when they are through and *mark is `value`. */
+    tt_op *due;
+    int due_count;
+    _Atomic uint64_t *mark;
+    uint64_t value;
     bool meet; /* average: they meet after this step, due or not: the state will
                 * be looked at                                               */
     bool hear; /* average: they hear of each other after this step at latest */

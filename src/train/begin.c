@@ -272,7 +272,7 @@ tt_err tt_train_begin(tt_trainer *t)
         (err = all_agree(t, t->saves ? trainer_saver_open(t) : TT_OK)) ||
         (!recovered && (err = spread_start(t))) || (err = all_agree(t, open_feed(t))))
         return err;
-    if (!recovered) keep_first(t);
+    if (!recovered && (err = keep_first(t))) return err;
     t->committed = t->step;
     tell_where_data_is(t);
     t->first_step = t->step;

@@ -5,8 +5,9 @@
  * hosts, and come to the same choice (store/recover.h). A rank then has the chosen state in its own
  * slot already, or copies it from another slot of its host, or gets it from another host.
  *
- * With allreduce a slot holds all of the state; with `shard` all weights and the optimiser's state
- * of some pieces, and a map of which; with `chief` only rank 0's counts. With `average` the ranks
+ * With allreduce a slot holds all of the state; with `shard` and `chief` all weights and the
+ * optimiser's state of some pieces, and a tail that says of which; with several hosts it also has
+ * copies for one of them (mirror.c). With `average` the ranks
  * have weights of their own between meetings: the state is in memory of its own, and copied to the
  * vault when they meet. */
 #include <math.h>
@@ -20,19 +21,27 @@ enum { TAG_HALF = 1 << 18 };
 static const size_t CHUNK = 64u << 20;
 static const double LOCK_S = 5; /* a process that was killed lets go of its slot when it is gone */
 
-/* What goes with a commit beside the numbers. `closed`: what came with the step is done, too. */
+/* What goes with a commit beside the numbers. `closed`: what came with the step is done, too.
+ * `copy`: the parts of other ranks that are in it beside its own, once the half's mark says so. */
 typedef struct note {
     int64_t early_bad;
     double early_best, best, final_loss, epoch_loss, epoch_weight, loss, grad_norm;
     tt_witness witness;
-    int32_t rank, part, parts;
+    int32_t rank, part, parts, copies;
+    uint16_t copy[MIRROR_MOST];
     uint8_t early_end, closed;
 } note;
 _Static_assert(sizeof(note) <= TT_VAULT_NOTE, "a note has room");
 
-/* A half, as its host tells of it. */
+/* What stands behind the state where it is in parts. */
+typedef struct tail {
+    _Alignas(64) _Atomic uint64_t mark; /* step + 1: the copies of that step are there */
+    uint16_t map[];                     /* of each piece: 1 + the part it is of; 0: not here */
+} tail;
+
+/* A part in a half, as its host tells of it. */
 typedef struct seen {
-    int32_t slot, half, current;
+    int32_t slot, half, current, part;
     tt_label label;
     uint64_t hash;
     note note;
@@ -46,7 +55,8 @@ struct keep {
     size_t flat, state, bytes; /* of a vector, the strategy's state, and a half */
     bool copies;               /* the strategy has its state elsewhere: average */
     tt_vault *vault;
-    uint8_t *map; /* shard: of each piece, is it ours? */
+    uint16_t *map;  /* as in the tail; NULL: there is none */
+    mirror *mirror; /* NULL: no copies on other hosts */
     int part, parts;
     uint32_t generation;
     tt_label label; /* under which this world has the state */
@@ -77,9 +87,17 @@ static uint64_t key_of(const tt_trainer *t, const char *id, size_t bytes)
     return strtoull(hex, NULL, 16);
 }
 
-static void measure(tt_trainer *t, keep *k)
+static bool has_copy(const mirror *m, int part)
+{
+    for (int i = 0; m && i < m->count; i++)
+        if (m->part[i] == part) return true;
+    return false;
+}
+
+static tt_err measure(tt_trainer *t, keep *k)
 {
     size_t pieces = (size_t)tt_optim_piece_count(t->optim);
+    tt_err err;
 
     k->flat = ((size_t)t->size * sizeof(float) + 4095) / 4096 * 4096;
     k->state = k->bytes = tt_strategy_bytes(t->strategy);
@@ -93,29 +111,52 @@ static void measure(tt_trainer *t, keep *k)
         k->part = t->world->rank;
         k->parts = t->world->size;
     }
-    if (t->plan.aggregate != TT_SHARD) return;
-    k->bytes += pieces;
-    if (!(k->map = calloc(pieces + 1, 1))) tt_mem_out(pieces);
-    for (size_t i = 0; i < pieces; i++)
-        k->map[i] = k->parts == 1 || tt_strategy_owner(t->strategy, (int)i) == t->world->rank;
+    if (!in_parts(t)) return TT_OK;
+    if ((err = mirror_open(t, &k->mirror))) return err;
+    k->bytes += sizeof(tail) + pieces * sizeof *k->map;
+    if (!(k->map = calloc(pieces + 1, sizeof *k->map))) tt_mem_out(pieces * sizeof *k->map);
+    for (size_t i = 0; i < pieces; i++) {
+        int owner = tt_strategy_owner(t->strategy, (int)i);
+        if (owner == k->part || has_copy(k->mirror, owner)) k->map[i] = (uint16_t)(owner + 1);
+    }
+    return TT_OK;
+}
+
+static tail *tail_of(const keep *k, const void *half)
+{
+    return (tail *)(uintptr_t)((const char *)half + k->state);
 }
 
 /* ---- what there is ---- */
 
+/* Are the copies there that the note speaks of? */
+static bool is_marked(const keep *k, int slot, int half, const tt_vault_half *h)
+{
+    tt_vault_view v;
+    bool marked;
+
+    if (!k->map || tt_vault_peek(k->folder, slot, half, h->label.step, &v)) return false;
+    marked = atomic_load(&tail_of(k, v.data)->mark) == (uint64_t)h->label.step + 1;
+    return !tt_vault_unpeek(&v) && marked;
+}
+
 static int list_own(keep *k, seen **out)
 {
     tt_vault_info *list = NULL;
-    int slots = 0, count = 0;
+    int slots = 0, count = 0, most = 0;
 
     *out = NULL;
     if (tt_vault_list(k->folder, &list, &slots)) {
         tt_warn("the vault cannot be looked at: %s", tt_message());
         return 0;
     }
-    if (!(*out = calloc((size_t)(2 * slots) + 1, sizeof **out))) tt_mem_out(sizeof **out);
     for (int i = 0; i < slots; i++)
         for (int h = 0; h < 2; h++) {
             const tt_vault_half *half = &list[i].half[h];
+            if (most < count + 1 + MIRROR_MOST) {
+                most = 2 * most + 1 + MIRROR_MOST;
+                if (!(*out = realloc(*out, (size_t)most * sizeof **out))) tt_mem_out(sizeof **out);
+            }
             seen *s = &(*out)[count];
             if (list[i].key != k->key || list[i].bytes != k->bytes || half->label.step < 0 ||
                 half->note_size != sizeof s->note)
@@ -126,7 +167,15 @@ static int list_own(keep *k, seen **out)
                         .label = half->label,
                         .hash = half->hash};
             memcpy(&s->note, half->note, sizeof s->note);
+            s->part = s->note.part;
             count++;
+            if (s->note.copies < 1 || s->note.copies > MIRROR_MOST ||
+                !is_marked(k, list[i].slot, h, half))
+                continue;
+            for (int c = 0; c < s->note.copies; c++) {
+                (*out)[count] = *s;
+                (*out)[count++].part = s->note.copy[c];
+            }
         }
     free(list);
     return count;
@@ -162,7 +211,7 @@ static tt_err hear_all(tt_trainer *t, keep *k)
                                               .current = s->current,
                                               .label = s->label,
                                               .hash = s->hash,
-                                              .part = s->note.part,
+                                              .part = s->part,
                                               .parts = s->note.parts};
         }
     /* Sorted by the choice: what belongs to each is found again by where it is. */
@@ -192,23 +241,51 @@ static tt_holder place_of(const tt_trainer *t, int rank)
     return (tt_holder){t->world->peer[rank].host, t->world->peer[rank].local, part};
 }
 
+/* Its own part, and copies of others; with `chief` every rank that takes up the state has all. */
+static int places_of(const tt_trainer *t, int rank, tt_holder out[1 + MIRROR_MOST])
+{
+    const keep *k = t->keep;
+    int part[MIRROR_MOST], count = k->mirror && k->parts > 1 ? mirror_parts(t, rank, part) : 0;
+
+    out[0] = place_of(t, rank);
+    for (int i = 0; i < count; i++) {
+        out[1 + i] = out[0];
+        out[1 + i].part = part[i];
+    }
+    return 1 + count;
+}
+
+static tt_label choose_label(const tt_trainer *t)
+{
+    const keep *k = t->keep;
+    int size = t->world->size, count = 0;
+    tt_holder *place = calloc((size_t)size * 2 + MIRROR_MOST + 1, sizeof *place);
+    tt_label label;
+
+    if (!place) tt_mem_out(sizeof *place);
+    for (int r = 0; r < size; r++) count += places_of(t, r, place + count);
+    label =
+        tt_recover_label(&k->recovery, k->found, k->count, place, count, k->parts, k->generation);
+    free(place);
+    return label;
+}
+
 tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go)
 {
     const tt_world *w = t->world;
     keep *k = calloc(1, sizeof *k);
-    tt_holder *place;
     tt_err err;
 
     if (!k) tt_mem_out(sizeof *k);
     t->keep = k;
-    measure(t, k);
+    if ((err = measure(t, k))) return err;
     k->key = key_of(t, id, k->bytes);
     k->generation = go->generation ? go->generation : 1;
     k->go = *go;
     uint64_t need = tt_vault_need(k->bytes) * (uint64_t)w->local_size;
-    char name[TT_RUN_ID + 16];
-    snprintf(name, sizeof name, w->threads ? "%s-%d" : "%s", id,
-             w->host); /* hosts of a simulation */
+    char name[TT_RUN_ID + 80];
+    snprintf(name, sizeof name, w->threads ? "%s-%s" : "%s", id,
+             w->peer[w->rank].name); /* hosts of a simulation */
     err = tt_vault_folder(name, need, "/var/tmp", k->folder, &k->on_disk);
     if ((err = all_agree(t, err))) { /* nobody has one, then */
         if (!w->rank)
@@ -221,12 +298,7 @@ tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go)
     if (k->on_disk && !w->local)
         tt_warn("the vault is on disk, in %s: there is too little room in /dev/shm", k->folder);
     if ((err = hear_all(t, k))) return err;
-    if (!(place = calloc((size_t)w->size, sizeof *place))) tt_mem_out(sizeof *place);
-    for (int r = 0; r < w->size; r++) place[r] = place_of(t, r);
-    if (k->recovery.any)
-        k->label = tt_recover_label(&k->recovery, k->found, k->count, place, w->size, k->parts,
-                                    k->generation);
-    free(place);
+    if (k->recovery.any) k->label = choose_label(t);
     return TT_OK;
 }
 
@@ -265,16 +337,16 @@ static tt_err move_half(tt_trainer *t, const tt_found *f, int to, void *buffer)
     return err;
 }
 
-/* What a half that holds part of the state has of it. */
-static void take_part(const tt_trainer *t, const char *from, char *to, bool weights)
+/* A part, from a half that has it. */
+static void take_part(const tt_trainer *t, const char *from, int part, char *to, bool weights)
 {
     const keep *k = t->keep;
-    const uint8_t *map = (const uint8_t *)from + k->state;
+    const uint16_t *map = tail_of(k, from)->map;
 
     if (weights) memcpy(to, from, k->flat);
     for (int i = 0; i < tt_optim_piece_count(t->optim); i++) {
         tt_piece p = tt_optim_piece(t->optim, i);
-        if (!map[i]) continue;
+        if (map[i] != part + 1) continue;
         for (int s = 0; s < t->slot_count; s++) {
             size_t at = (size_t)(s + 1) * k->flat + (size_t)p.at * sizeof(float);
             memcpy(to + at, from + at, (size_t)p.n * sizeof(float));
@@ -292,8 +364,28 @@ static tt_err copy_near(const tt_trainer *t, const tt_found *f, char *to, bool w
     if (whole)
         memcpy(to, view.data, k->bytes);
     else
-        take_part(t, view.data, to, weights);
+        take_part(t, view.data, f->part, to, weights);
     return tt_vault_unpeek(&view);
+}
+
+/* average: between the vault and the memory the strategy has. */
+static void copy_state(tt_trainer *t, char *vault, bool out)
+{
+    const keep *k = t->keep;
+    float *vector[TT_OPTIM_SLOTS + 2];
+    int count = 0;
+
+    vector[count++] = t->state.w;
+    for (int i = 0; i < t->slot_count; i++) vector[count++] = t->state.slot[i];
+    vector[count++] = tt_strategy_outer(t->strategy);
+    for (int i = 0; i < count; i++) {
+        size_t n = (size_t)t->size * sizeof(float);
+        if (!vector[i]) continue;
+        if (out)
+            memcpy(vault + (size_t)i * k->flat, vector[i], n);
+        else
+            memcpy(vector[i], vault + (size_t)i * k->flat, n);
+    }
 }
 
 static tt_vault_half describe(const tt_trainer *t, bool closed)
@@ -311,23 +403,42 @@ static tt_vault_half describe(const tt_trainer *t, bool closed)
               .rank = t->world->rank,
               .part = k->part,
               .parts = k->parts,
+              .copies = k->mirror ? k->mirror->count : 0,
               .early_end = t->early_end,
               .closed = closed};
     tt_vault_half h = {.label = k->label, .hash = t->hash, .note_size = sizeof n};
 
+    for (int i = 0; i < n.copies; i++) n.copy[i] = (uint16_t)k->mirror->part[i];
     memcpy(h.note, &n, sizeof n);
     return h;
 }
 
-static void commit_half(tt_trainer *t, int half, bool closed)
+/* `copied`: so are the copies for other hosts. */
+static void commit_half(tt_trainer *t, int half, bool closed, bool copied)
 {
     keep *k = t->keep;
     tt_vault_half what = describe(t, closed);
+    tail *behind = tail_of(k, tt_vault_data(k->vault, half));
 
-    if (k->map)
-        memcpy((char *)tt_vault_data(k->vault, half) + k->state, k->map,
-               (size_t)tt_optim_piece_count(t->optim));
+    if (k->map) {
+        atomic_store(&behind->mark, copied ? (uint64_t)k->label.step + 1 : 0);
+        memcpy(behind->map, k->map, (size_t)tt_optim_piece_count(t->optim) * sizeof *k->map);
+    }
     tt_vault_commit(k->vault, &what);
+}
+
+/* A state that this rank has come to, and not taken from the vault. */
+static tt_err commit_own(tt_trainer *t, bool closed)
+{
+    keep *k = t->keep;
+    int half = tt_vault_begin(k->vault);
+    char *data = tt_vault_data(k->vault, half);
+
+    if (k->copies) copy_state(t, data, true);
+    commit_half(t, half, closed, false);
+    if (!k->mirror) return TT_OK;
+    return mirror_start(t, k->mirror, data, k->flat, &tail_of(k, data)->mark,
+                        (uint64_t)k->label.step + 1);
 }
 
 /* Replicas: hosts that have none get one first, then all ranks take it from their own host. */
@@ -349,7 +460,7 @@ static tt_err fetch_replica(tt_trainer *t, int *half)
         if (w->rank == leader) *half = tt_vault_begin(k->vault);
         err = move_half(t, &k->found[source], leader,
                         w->rank == leader ? tt_vault_data(k->vault, *half) : NULL);
-        if (!err && w->rank == leader) commit_half(t, *half, false);
+        if (!err && w->rank == leader) commit_half(t, *half, false, true);
     }
     if ((err = all_agree(t, err))) return err;
     near = k->found[from];
@@ -366,8 +477,23 @@ static tt_err fetch_replica(tt_trainer *t, int *half)
     }
     if ((err = copy_near(t, &near, tt_vault_data(k->vault, *half), true, true))) return err;
 copied:
-    commit_half(t, *half, false);
+    commit_half(t, *half, false, true);
     return TT_OK;
+}
+
+static tt_refill share_of(const tt_trainer *t, int rank, int *from)
+{
+    const keep *k = t->keep;
+    tt_holder place[1 + MIRROR_MOST];
+    int count = places_of(t, rank, place);
+    tt_refill all = {0};
+
+    for (int i = 0; i < count; i++) {
+        tt_refill s = tt_recover_share(&k->recovery, k->found, k->count, place[i], k->label, from);
+        all.undo |= s.undo;
+        all.copy |= s.copy;
+    }
+    return all;
 }
 
 /* Parts: each rank needs some of every part. */
@@ -382,8 +508,7 @@ static tt_err fetch_parts(tt_trainer *t, int *half)
 
     if (!from) tt_mem_out(sizeof *from);
     for (int r = 0; r < w->size && !err; r++) {
-        tt_refill s =
-            tt_recover_share(&k->recovery, k->found, k->count, place_of(t, r), k->label, from);
+        tt_refill s = share_of(t, r, from);
         if (r == w->rank && s.undo) tt_vault_undo(k->vault);
         if (r == w->rank) *half = s.copy ? tt_vault_begin(k->vault) : tt_vault_current(k->vault);
         if (r == w->rank) to = tt_vault_data(k->vault, *half);
@@ -394,11 +519,11 @@ static tt_err fetch_parts(tt_trainer *t, int *half)
             } else {
                 if (r == w->rank && !buffer && !(buffer = malloc(k->bytes))) tt_mem_out(k->bytes);
                 err = move_half(t, f, r, buffer);
-                if (!err && r == w->rank) take_part(t, buffer, to, first);
+                if (!err && r == w->rank) take_part(t, buffer, f->part, to, first);
             }
             if (r == w->rank) first = false;
         }
-        if (r == w->rank && s.copy && !err) commit_half(t, *half, false);
+        if (r == w->rank && s.copy && !err) commit_half(t, *half, false, true);
     }
     free(buffer);
     free(from);
@@ -452,26 +577,6 @@ static tt_err place_state(tt_trainer *t, int half)
     return err;
 }
 
-/* average: between the vault and the memory the strategy has. */
-static void copy_state(tt_trainer *t, char *vault, bool out)
-{
-    const keep *k = t->keep;
-    float *vector[TT_OPTIM_SLOTS + 2];
-    int count = 0;
-
-    vector[count++] = t->state.w;
-    for (int i = 0; i < t->slot_count; i++) vector[count++] = t->state.slot[i];
-    vector[count++] = tt_strategy_outer(t->strategy);
-    for (int i = 0; i < count; i++) {
-        size_t n = (size_t)t->size * sizeof(float);
-        if (!vector[i]) continue;
-        if (out)
-            memcpy(vault + (size_t)i * k->flat, vector[i], n);
-        else
-            memcpy(vector[i], vault + (size_t)i * k->flat, n);
-    }
-}
-
 tt_err keep_take(tt_trainer *t, bool *recovered)
 {
     keep *k = t->keep;
@@ -504,17 +609,42 @@ void keep_marks(tt_trainer *t, _Atomic uint64_t **whole, _Atomic uint64_t **begu
     if (t->keep && !t->keep->copies) tt_vault_marks(t->keep->vault, whole, begun);
 }
 
-void keep_commit(tt_trainer *t)
+tt_err keep_commit(tt_trainer *t)
 {
     keep *k = t->keep;
-    int half;
 
-    if (!k || !t->stats.met) return;
+    if (!k || !t->stats.met) return TT_OK;
     k->label = (tt_label){k->generation, k->label.attempt, t->step};
-    half = tt_vault_begin(k->vault);
-    if (k->copies) copy_state(t, tt_vault_data(k->vault, half), true);
-    commit_half(t, half, false);
     t->committed = t->step;
+    return commit_own(t, false);
+}
+
+void keep_due(tt_trainer *t, tt_step_in *in)
+{
+    mirror *m = t->keep ? t->keep->mirror : NULL;
+
+    if (!m || !m->under_way) return;
+    in->due = m->ops;
+    in->due_count = m->op_count;
+    in->mark = m->mark;
+    in->value = m->value;
+}
+
+void keep_stepped(tt_trainer *t)
+{
+    if (t->keep && t->keep->mirror) t->keep->mirror->under_way = false;
+}
+
+tt_err keep_settle(tt_trainer *t)
+{
+    return t->keep ? mirror_wait(t->keep->mirror) : TT_OK;
+}
+
+int64_t keep_safe(const tt_trainer *t)
+{
+    const mirror *m = t->keep ? t->keep->mirror : NULL;
+
+    return m && m->under_way ? t->step - 1 : t->step;
 }
 
 void keep_close_step(tt_trainer *t)
@@ -527,15 +657,13 @@ void keep_close_step(tt_trainer *t)
 }
 
 /* The state this world begins with, when it is not one that was found. */
-void keep_first(tt_trainer *t)
+tt_err keep_first(tt_trainer *t)
 {
-    keep *k = t->keep;
-    int half;
+    tt_err err;
 
-    if (!k) return;
-    half = tt_vault_begin(k->vault);
-    if (k->copies) copy_state(t, tt_vault_data(k->vault, half), true);
-    commit_half(t, half, true);
+    if (!t->keep) return TT_OK;
+    if ((err = commit_own(t, true))) return err;
+    return keep_settle(t);
 }
 
 /* From disk, or from the start: another line of history. */
@@ -566,9 +694,7 @@ tt_label keep_label(const tt_trainer *t)
 
 bool tt_train_kept(const tt_trainer *t)
 {
-    bool parts = t->plan.aggregate == TT_SHARD || t->plan.aggregate == TT_CHIEF;
-
-    return t->keep && !(parts && t->world->host_count > 1);
+    return t->keep && (!in_parts(t) || t->world->host_count == 1 || t->keep->mirror);
 }
 
 void keep_close(tt_trainer *t, bool remove)
@@ -579,6 +705,7 @@ void keep_close(tt_trainer *t, bool remove)
     tt_vault_close(k->vault);
     if (remove && !all_agree(t, TT_OK) && !t->world->local && tt_vault_remove(k->folder))
         tt_info("the vault stays: %s", tt_message());
+    mirror_close(k->mirror);
     free(k->map);
     free(k->found);
     free(k->notes);
