@@ -321,7 +321,9 @@ static void await_due(tt_strategy *s)
         show_life(s);
     }
     if (strategy_failed(s)) return;
+    TT_FAILPOINT("step.copied");
     atomic_store(in->mark, in->value);
+    TT_FAILPOINT("step.marked");
     tt_flag_set(&seat_at(s, s->local, 0)->passed, s->turn);
 }
 

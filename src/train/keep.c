@@ -277,6 +277,7 @@ tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go)
     tt_err err;
 
     if (!k) tt_mem_out(sizeof *k);
+    TT_FAILPOINT("keep.find");
     t->keep = k;
     if ((err = measure(t, k))) return err;
     k->key = key_of(t, id, k->bytes);
@@ -299,6 +300,7 @@ tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go)
         tt_warn("the vault is on disk, in %s: there is too little room in /dev/shm", k->folder);
     if ((err = hear_all(t, k))) return err;
     if (k->recovery.any) k->label = choose_label(t);
+    TT_FAILPOINT("keep.found");
     return TT_OK;
 }
 
@@ -420,6 +422,7 @@ static void commit_half(tt_trainer *t, int half, bool closed, bool copied)
     tt_vault_half what = describe(t, closed);
     tail *behind = tail_of(k, tt_vault_data(k->vault, half));
 
+    if (copied) TT_FAILPOINT("keep.copied");
     if (k->map) {
         atomic_store(&behind->mark, copied ? (uint64_t)k->label.step + 1 : 0);
         memcpy(behind->map, k->map, (size_t)tt_optim_piece_count(t->optim) * sizeof *k->map);
@@ -435,7 +438,9 @@ static tt_err commit_own(tt_trainer *t, bool closed)
     char *data = tt_vault_data(k->vault, half);
 
     if (k->copies) copy_state(t, data, true);
+    TT_FAILPOINT("keep.commit");
     commit_half(t, half, closed, false);
+    TT_FAILPOINT("keep.committed");
     if (!k->mirror) return TT_OK;
     return mirror_start(t, k->mirror, data, k->flat, &tail_of(k, data)->mark,
                         (uint64_t)k->label.step + 1);
@@ -584,12 +589,14 @@ tt_err keep_take(tt_trainer *t, bool *recovered)
     tt_err err;
 
     *recovered = false;
+    TT_FAILPOINT("keep.open");
     err = tt_vault_open(k->folder, t->world->local, k->key, k->bytes, LOCK_S, &k->vault);
     if ((err = all_agree(t, err))) return tt_context(err, "the vault");
     *recovered = k->recovery.any;
     if (!k->recovery.any) {
         half = tt_vault_begin(k->vault);
     } else {
+        TT_FAILPOINT("keep.take");
         take_note(t); /* what is committed on the way carries it on */
         err = k->recovery.parts == 1 && k->parts == 1 ? fetch_replica(t, &half)
                                                       : fetch_parts(t, &half);
@@ -598,6 +605,7 @@ tt_err keep_take(tt_trainer *t, bool *recovered)
     if ((err = all_agree(t, place_state(t, half)))) return err;
     if (*recovered && k->copies) copy_state(t, tt_vault_data(k->vault, half), false);
     if (*recovered) tt_strategy_settle(t->strategy);
+    TT_FAILPOINT("keep.taken");
     return TT_OK;
 }
 
@@ -652,6 +660,7 @@ void keep_close_step(tt_trainer *t)
     keep *k = t->keep;
 
     if (!k || t->committed != t->step) return;
+    TT_FAILPOINT("keep.amend");
     tt_vault_half what = describe(t, true);
     tt_vault_amend(k->vault, what.note, what.note_size);
 }

@@ -112,6 +112,7 @@ tt_err mirror_start(const tt_trainer *t, mirror *m, char *half, size_t flat, _At
     const tt_group *all = tt_world_all(t->world);
     tt_err err = TT_OK;
 
+    TT_FAILPOINT("keep.mirror");
     m->mark = mark;
     m->value = value;
     m->under_way = true;

@@ -128,12 +128,12 @@ struct tt_trainer {
     tt_step_stats stats; /* of the last step */
     struct keep *keep;   /* the vault; NULL: none */
     tt_train_told told;
-    tt_ckpt *ckpt; /* rank 0: from which it goes on; NULL: none */
+    tt_ckpt *ckpt;       /* rank 0: from which it goes on; NULL: none */
     bool from_disk;
-    uint64_t hash;      /* of the state; 0: not known */
-    int64_t committed;  /* the last step that is in the vault */
-    bool open_end;      /* what comes with the last step is still to be done */
-    tt_witness witness; /* of this epoch */
+    uint64_t hash;       /* of the state; 0: not known */
+    int64_t committed;   /* the last step that is in the vault */
+    bool open_end;       /* what comes with the last step is still to be done */
+    tt_witness witness;  /* of this epoch */
     double begun, got_data, ended;
 
     /* the run so far */
@@ -160,7 +160,7 @@ struct tt_trainer {
     bool logging, journal_failed, events_failed;
     char *init; /* the weights it was started from; NULL: none */
     bool init_partial;
-    float *init_w;     /* until they are in the state */
+    float *init_w; /* until they are in the state */
     uint64_t token;    /* of this world, in its run folder                  */
     bool together;     /* all ranks see the folder                          */
     char folder[4200]; /* of checkpoints, as rank 0 names it                */
@@ -194,7 +194,7 @@ tt_err trainer_saver_open(tt_trainer *t);
 tt_err trainer_save(tt_trainer *t);        /* all ranks call these two */
 tt_err trainer_await_saver(tt_trainer *t); /* until no rank's writer is at work */
 void trainer_poll_saver(tt_trainer *t);    /* tells the progress what became of saves */
-tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out);  /* the newest that is good; NULL: none */
+tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out);     /* the newest that is good; NULL: none */
 tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c); /* takes the state from it */
 
 /* mirror.c: copies of the optimiser's state on other hosts */
