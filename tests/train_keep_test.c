@@ -211,15 +211,61 @@ TT_TEST(keep, where_they_met_outlives_a_host)
     EXPECT_STR(whole.sha, x.sha);
 }
 
+/* Without a word it goes on as if nothing had happened, if it is put together in the same way; else
+ * as one that is resumed from a checkpoint. */
+static void expect_feedback(const char *compress, const char *aggregate, const int *hosts)
+{
+    static int turn;
+    char changes[512], saving[600], a[32], b[32];
+    snprintf(changes, sizeof changes,
+             "parallel.compress=%s; parallel.aggregate=%s; "
+             "checkpoint.every=never",
+             compress, aggregate);
+    snprintf(saving, sizeof saving, "%s; checkpoint.every=5", changes);
+    snprintf(a, sizeof a, "feed-%d", ++turn);
+    snprintf(b, sizeof b, "saved-%d", turn);
+    together one = run(4, hosts, 1, changes), x;
+
+    world_of(a, 1, 4, hosts, 5, changes);
+    x = world_of(a, 2, 4, hosts, 9, changes);
+    EXPECT_INT(5, x.found.label.step);
+    x = world_of(a, 3, 4, hosts, 10, changes);
+    x = world_of(a, 4, 4, hosts, 0, changes);
+    EXPECT_STR(one.sha, x.sha);
+
+    run_in(b, false, 5, 4, hosts, saving);
+    together resumed = {
+        .text = job_text, .changes = changes, .threads = 1, .opts = {.run = b, .resume = true}};
+    EXPECT_OK(tt_sim_run(3, hosts, 30, train_rank, &resumed));
+    snprintf(a, sizeof a, "other-%d", turn);
+    world_of(a, 1, 4, hosts, 5, changes);
+    world_of(a, 2, 3, hosts, -1, changes); /* gone before it has made a step */
+    x = world_of(a, 3, 3, hosts, 0, changes);
+    EXPECT_INT(5, x.found.label.step);
+    EXPECT_STR(resumed.sha, x.sha);
+}
+
+TT_TEST(keep, what_compression_owes_is_kept)
+{
+    expect_feedback("topk:0.1", "allreduce", NULL);
+    expect_feedback("int8", "shard", NULL);
+    expect_feedback("1bit", "allreduce", two_hosts);
+    expect_feedback("powersgd:2", "chief", NULL);
+    expect_feedback("powersgd:2", "shard", two_hosts);
+}
+
 TT_TEST(keep, a_finished_run_leaves_no_vault)
 {
-    tt_vault_left *before, *after;
-    int had, has;
+    tt_vault_left *left;
+    int count, of_it = 0;
+    tt_bytes id;
 
-    EXPECT_OK(tt_vault_leftovers(NULL, &before, &had));
-    world_of("done", 1, 2, NULL, 0, exact);
-    EXPECT_OK(tt_vault_leftovers(NULL, &after, &has));
-    EXPECT_INT(had, has);
-    free(before);
-    free(after);
+    world_of("done", 1, 4, two_hosts, 5, exact);
+    world_of("done", 2, 4, two_hosts, 0, exact);
+    EXPECT_OK(tt_file_read("done/id", 64, &id));
+    EXPECT_OK(tt_vault_leftovers("/var/tmp", &left, &count));
+    for (int i = 0; i < count; i++) of_it += !strncmp(left[i].run, (const char *)id.data, 32);
+    EXPECT_INT(0, of_it);
+    tt_file_release(&id);
+    free(left);
 }

@@ -287,6 +287,8 @@ typedef struct way {
 /* ---- factor.c: between nodes, as two factors of low rank ---- */
 tt_err factor_open(tt_strategy *s);
 void factor_close(tt_strategy *s);
+/* The Q of each matrix, of the step before: to where the matrix is in a flat array, or from there. */
+void factor_move(tt_strategy *s, float *flat, bool back);
 /* What comes when all messages of a stage are through; leaves the way in the next. `present`: this
  * node had samples. */
 tt_err factor_next(tt_strategy *s, int index, way *w, bool present);

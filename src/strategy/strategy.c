@@ -374,6 +374,29 @@ float *tt_strategy_residual(const tt_strategy *s)
     return s->squeeze ? s->squeeze->total : NULL;
 }
 
+void tt_strategy_feedback(tt_strategy *s, float *first, float *second, bool back)
+{
+    size_t flat = (size_t)s->size * sizeof(float);
+
+    if (s->squeeze && back) {
+        memcpy(s->squeeze->residual, first, flat);
+        memcpy(s->squeeze->owed, second, flat);
+        if (s->factor) memset(s->squeeze->owed, 0, flat);
+    } else if (s->squeeze) {
+        memcpy(first, s->squeeze->residual, flat);
+        memcpy(second, s->squeeze->owed, flat);
+    } else if (!back) {
+        memset(first, 0, flat);
+        memset(second, 0, flat);
+    }
+    if (s->factor) factor_move(s, second, back);
+}
+
+tt_err tt_strategy_owe(tt_strategy *s)
+{
+    return squeeze_spread(s);
+}
+
 const tt_rank_times *tt_strategy_times(const tt_strategy *s)
 {
     return s->times;

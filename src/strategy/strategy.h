@@ -113,6 +113,13 @@ tt_state tt_strategy_state(const tt_strategy *s);
  * optimiser; what compression still owes to the gradient, as tt_strategy_collect found it. */
 float *tt_strategy_outer(const tt_strategy *s);
 float *tt_strategy_residual(const tt_strategy *s);
+/* With compression: what this rank keeps of it from one step to the next, two flat vectors, to go
+ * on with in a world where all have the same places: given out or, with `back`, taken. Who has
+ * another place takes the sum of both over all ranks; with PowerSGD of the first alone, for the
+ * second is its factors. */
+void tt_strategy_feedback(tt_strategy *s, float *first, float *second, bool back);
+/* Such a sum, put at rank 0 in tt_strategy_residual, is what this world has to send. All call it. */
+tt_err tt_strategy_owe(tt_strategy *s);
 /* Makes rank 0's state everybody's, and the model's packed weights current: before the first step
  * and whenever the state was written to. */
 tt_err tt_strategy_spread(tt_strategy *s);

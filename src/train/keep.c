@@ -10,6 +10,7 @@
  * copies for one of them (mirror.c). With `average` the ranks
  * have weights of their own between meetings: the state is in memory of its own, and copied to the
  * vault when they meet. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +30,8 @@ typedef struct note {
     tt_witness witness;
     int32_t rank, part, parts, copies;
     uint16_t copy[MIRROR_MOST];
-    uint8_t early_end, closed;
+    uint64_t shape; /* of the world, and does the second vector of the feedback count in a sum? */
+    uint8_t both, early_end, closed;
 } note;
 _Static_assert(sizeof(note) <= TT_VAULT_NOTE, "a note has room");
 
@@ -55,8 +57,11 @@ struct keep {
     size_t flat, state, bytes; /* of a vector, the strategy's state, and a half */
     bool copies;               /* the strategy has its state elsewhere: average */
     tt_vault *vault;
-    uint16_t *map;  /* as in the tail; NULL: there is none */
-    mirror *mirror; /* NULL: no copies on other hosts */
+    uint16_t *map;   /* as in the tail; NULL: there is none */
+    mirror *mirror;  /* NULL: no copies on other hosts */
+    size_t feedback; /* where in a half compression's is, two vectors; 0: there is none */
+    uint64_t shape;  /* who has which place, and how it is compressed                   */
+    bool in_shape;   /* what was found is of a world of the same shape, and all there    */
     int part, parts;
     uint32_t generation;
     tt_label label; /* under which this world has the state */
@@ -87,6 +92,18 @@ static uint64_t key_of(const tt_trainer *t, const char *id, size_t bytes)
     return strtoull(hex, NULL, 16);
 }
 
+static uint64_t shape_of(const tt_trainer *t)
+{
+    const tt_world *w = t->world;
+    uint64_t h = tt_mix((uint64_t)w->size);
+
+    for (const char *c = t->plan.compress; *c; c++) h = tt_mix(h ^ (uint64_t)*c);
+    for (int r = 0; r < w->size; r++) h = tt_mix(h ^ (uint64_t)w->peer[r].host);
+    for (int i = 0; i < tt_optim_piece_count(t->optim); i++)
+        h = tt_mix(h ^ (uint64_t)tt_strategy_owner(t->strategy, i));
+    return h;
+}
+
 static bool has_copy(const mirror *m, int part)
 {
     for (int i = 0; m && i < m->count; i++)
@@ -111,9 +128,15 @@ static tt_err measure(tt_trainer *t, keep *k)
         k->part = t->world->rank;
         k->parts = t->world->size;
     }
+    if (strcmp(t->plan.compress, "none")) {
+        k->shape = shape_of(t);
+        k->feedback = k->bytes + (in_parts(t) ? sizeof(tail) + pieces * sizeof *k->map : 0);
+        k->feedback = (k->feedback + 63) / 64 * 64;
+    }
+    if (in_parts(t)) k->bytes += sizeof(tail) + pieces * sizeof *k->map;
+    if (k->feedback) k->bytes = k->feedback + 2 * k->flat;
     if (!in_parts(t)) return TT_OK;
     if ((err = mirror_open(t, &k->mirror))) return err;
-    k->bytes += sizeof(tail) + pieces * sizeof *k->map;
     if (!(k->map = calloc(pieces + 1, sizeof *k->map))) tt_mem_out(pieces * sizeof *k->map);
     for (size_t i = 0; i < pieces; i++) {
         int owner = tt_strategy_owner(t->strategy, (int)i);
@@ -270,6 +293,30 @@ static tt_label choose_label(const tt_trainer *t)
     return label;
 }
 
+static bool is_chosen(const keep *k, int i)
+{
+    return !k->found[i].odd && !tt_label_compare(k->found[i].label, k->recovery.label);
+}
+
+/* Has every rank what compression kept for it, in its own slot? Else all write all of it anew, so
+ * that none of it is there twice (recover.h, 2). */
+static void check_shape(const tt_trainer *t)
+{
+    keep *k = t->keep;
+    int have = 0;
+
+    for (int r = 0; r < t->world->size; r++) {
+        tt_holder p = place_of(t, r);
+        bool has = false;
+        for (int i = 0; i < k->count; i++)
+            has |= is_chosen(k, i) && k->found[i].host == p.host && k->found[i].slot == p.slot &&
+                   k->notes[i].rank == r && k->notes[i].shape == k->shape;
+        have += has;
+    }
+    k->in_shape = have == t->world->size;
+    if (!k->in_shape) k->label.generation = k->generation;
+}
+
 tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go)
 {
     const tt_world *w = t->world;
@@ -300,6 +347,7 @@ tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go)
         tt_warn("the vault is on disk, in %s: there is too little room in /dev/shm", k->folder);
     if ((err = hear_all(t, k))) return err;
     if (k->recovery.any) k->label = choose_label(t);
+    if (k->recovery.any && k->feedback) check_shape(t);
     TT_FAILPOINT("keep.found");
     return TT_OK;
 }
@@ -406,6 +454,8 @@ static tt_vault_half describe(const tt_trainer *t, bool closed)
               .part = k->part,
               .parts = k->parts,
               .copies = k->mirror ? k->mirror->count : 0,
+              .shape = k->shape,
+              .both = strncmp(t->plan.compress, "powersgd", 8) != 0,
               .early_end = t->early_end,
               .closed = closed};
     tt_vault_half h = {.label = k->label, .hash = t->hash, .note_size = sizeof n};
@@ -423,6 +473,10 @@ static void commit_half(tt_trainer *t, int half, bool closed, bool copied)
     tail *behind = tail_of(k, tt_vault_data(k->vault, half));
 
     if (copied) TT_FAILPOINT("keep.copied");
+    if (k->feedback) {
+        float *at = (float *)((char *)tt_vault_data(k->vault, half) + k->feedback);
+        tt_strategy_feedback(t->strategy, at, at + k->flat / sizeof *at, false);
+    }
     if (k->map) {
         atomic_store(&behind->mark, copied ? (uint64_t)k->label.step + 1 : 0);
         memcpy(behind->map, k->map, (size_t)tt_optim_piece_count(t->optim) * sizeof *k->map);
@@ -582,6 +636,83 @@ static tt_err place_state(tt_trainer *t, int half)
     return err;
 }
 
+/* ---- what compression keeps ---- */
+
+/* One half of each slot of this host, of the chosen state, one slot after the other. */
+static tt_err add_feedback(const tt_trainer *t, float *total)
+{
+    const keep *k = t->keep;
+
+    for (int slot = 0, next; slot < INT_MAX; slot = next) {
+        const tt_found *f;
+        int i = -1;
+        tt_vault_view v;
+        tt_err err;
+        next = INT_MAX;
+        for (int j = 0; j < k->count; j++) {
+            int at = k->found[j].slot;
+            if (!is_chosen(k, j) || k->found[j].host != t->world->host) continue;
+            if (at == slot && i < 0) i = j;
+            if (at > slot && at < next) next = at;
+        }
+        if (i < 0) continue;
+        f = &k->found[i];
+        if ((err = tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &v))) return err;
+        const float *first = (const float *)((const char *)v.data + k->feedback),
+                    *second = first + k->flat / sizeof *first;
+        for (int64_t e = 0; e < t->size; e++)
+            total[e] += k->notes[i].both ? first[e] + second[e] : first[e];
+        if ((err = tt_vault_unpeek(&v))) return err;
+    }
+    return TT_OK;
+}
+
+/* Worlds of another shape: all that was owed comes to rank 0, and from there to who sends it. */
+static tt_err sum_feedback(tt_trainer *t)
+{
+    const tt_world *w = t->world;
+    const tt_group *all = tt_world_all(w);
+    size_t bytes = (size_t)t->size * sizeof(float);
+    float *total = calloc(1, bytes + 4), *theirs = w->rank ? NULL : malloc(bytes + 4);
+    tt_op op;
+    tt_err err = TT_OK;
+
+    if (!total || (!theirs && !w->rank)) tt_mem_out(bytes);
+    if (!w->local) err = add_feedback(t, total);
+    if ((err = all_agree(t, err))) goto out;
+    for (int h = 1; h < w->host_count && !err; h++)
+        for (size_t at = 0; at < bytes && !err; at += CHUNK) {
+            size_t n = bytes - at < CHUNK ? bytes - at : CHUNK;
+            int from = leader_of(w, h);
+            if (w->rank && w->rank != from) continue;
+            err = w->rank ? tt_send_start(all, 0, TAG_HALF, (char *)total + at, n, &op)
+                          : tt_recv_start(all, from, TAG_HALF, (char *)theirs + at, n, &op);
+            if (!err) err = tt_op_wait(&op);
+            for (size_t e = at / 4; !w->rank && !err && e < (at + n) / 4; e++)
+                total[e] += theirs[e];
+        }
+    if (!err && !w->rank && tt_strategy_residual(t->strategy))
+        memcpy(tt_strategy_residual(t->strategy), total, bytes);
+    if (!err) err = tt_strategy_owe(t->strategy);
+out:
+    free(total);
+    free(theirs);
+    return err;
+}
+
+static tt_err take_feedback(tt_trainer *t)
+{
+    keep *k = t->keep;
+
+    if (!k->in_shape) return sum_feedback(t);
+    for (int half = 0; half < 2; half++) {
+        float *at = (float *)((char *)tt_vault_data(k->vault, half) + k->feedback);
+        if (tt_label_compare(tt_vault_look(k->vault, half)->label, k->recovery.label)) continue;
+        tt_strategy_feedback(t->strategy, at, at + k->flat / sizeof *at, true);
+    }
+    return TT_OK;
+}
+
 tt_err keep_take(tt_trainer *t, bool *recovered)
 {
     keep *k = t->keep;
@@ -597,6 +728,8 @@ tt_err keep_take(tt_trainer *t, bool *recovered)
         half = tt_vault_begin(k->vault);
     } else {
         TT_FAILPOINT("keep.take");
+        if (k->feedback && (err = all_agree(t, take_feedback(t))))
+            return tt_context(err, "what compression owes");
         take_note(t); /* what is committed on the way carries it on */
         err = k->recovery.parts == 1 && k->parts == 1 ? fetch_replica(t, &half)
                                                       : fetch_parts(t, &half);
