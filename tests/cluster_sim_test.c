@@ -95,6 +95,8 @@ static const struct {
     {PLANT_COUNT_TWICE, "samples count twice on redo", 2000},
     {PLANT_BEGIN_EARLY, "the next half is begun before all have flipped", 2000},
     {PLANT_UNTOLD, "a world goes on before the ledger says from where", 2000},
+    {PLANT_MARK_EARLY, "copies count before they are there", 20000},
+    {PLANT_COPY_UNAWAITED, "copies are not waited for", 20000},
 };
 
 TT_TEST(sim, planted_mistakes_are_found)

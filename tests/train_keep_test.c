@@ -4,19 +4,52 @@
 #include "store/vault.h"
 #include "train_together.h"
 
+/* The last step that counted as committed, as ranks tell the supervisor. */
+static tt_vital vital;
+
 /* One world of a run: until a step, at which it is gone without a word; 0: to its end. */
-static together world_of(const char *folder, uint32_t generation, int ranks, const int *hosts,
-                         int64_t until, const char *changes)
+static together world_told(const char *folder, tt_train_told told, int ranks, const int *hosts,
+                           int64_t until, const char *changes)
 {
-    together x = {.text = job_text,
-                  .changes = changes,
-                  .threads = 1,
-                  .until = until,
-                  .told = {.generation = generation},
-                  .opts = {.run = folder, .again = true, .keep = true, .stand_by = true}};
+    together x = {
+        .text = job_text,
+        .changes = changes,
+        .threads = 1,
+        .until = until,
+        .told = told,
+        .opts = {.run = folder, .again = true, .keep = true, .stand_by = true, .vital = &vital}};
     tt_err err = tt_sim_run(ranks, hosts, 30, train_rank, &x);
     if (err) FAIL("%s, %d ranks: error %d: %s", changes, ranks, err, tt_message());
     return x;
+}
+
+static together world_of(const char *folder, uint32_t generation, int ranks, const int *hosts,
+                         int64_t until, const char *changes)
+{
+    return world_told(folder, (tt_train_told){.generation = generation}, ranks, hosts, until,
+                      changes);
+}
+
+/* The ledger has what all ranks told: the last step under the label of the world before. */
+static tt_train_told told_after(uint32_t generation, const together *before)
+{
+    tt_label last = {generation - 1, before->found.label.attempt, atomic_load(&vital.step)};
+    return (tt_train_told){generation, true, {last, generation - 1}, "lost"};
+}
+
+/* A host is gone, with all that it had in memory. */
+static void lose_host(const char *run, int host)
+{
+    char path[256], folder[4096];
+    bool on_disk;
+    tt_bytes id;
+
+    snprintf(path, sizeof path, "%s/id", run);
+    EXPECT_OK(tt_file_read(path, 64, &id));
+    snprintf(path, sizeof path, "%.32s-sim%d", (const char *)id.data, host);
+    tt_file_release(&id);
+    EXPECT_OK(tt_vault_folder(path, 1, NULL, folder, &on_disk));
+    EXPECT_OK(tt_vault_remove(folder));
 }
 
 static const char exact[] = "parallel.exact=true; parallel.grains=8; checkpoint.every=never; ";
@@ -69,6 +102,7 @@ TT_TEST(keep, a_host_without_a_copy_gets_one)
     x = world_of("hosts", 4, 3, one_other, 0, exact);
     EXPECT_INT(12, x.found.label.step);
     EXPECT_STR(one.sha, x.sha);
+    lose_host("hosts", 2); /* the last world did not reach it */
 }
 
 TT_TEST(keep, parts_on_several_hosts_are_put_together)
@@ -85,6 +119,71 @@ TT_TEST(keep, parts_on_several_hosts_are_put_together)
     EXPECT_STR(one.sha, x.sha);
 }
 
+/* One host after the other is lost, rank 0's first; `slack`: the last step may not count yet. */
+static void expect_no_loss(const char *folder, const char *more, int slack)
+{
+    static const int others[] = {1, 1, 1}, back[] = {0, 1, 0, 2}, rest[] = {2, 0, 0};
+    char changes[512];
+    snprintf(changes, sizeof changes, "%s%s", exact, more);
+    together one = run(3, NULL, 1, changes), x;
+
+    x = world_of(folder, 1, 4, two_hosts, 5, changes);
+    EXPECT_INT(5 - slack, atomic_load(&vital.step));
+    lose_host(folder, 0);
+    x = world_told(folder, told_after(2, &x), 3, others, 9, changes);
+    EXPECT(!x.found.lost && !x.found.disk);
+    EXPECT_INT(5 - slack, x.found.label.step);
+    EXPECT_INT(9, atomic_load(&vital.step)); /* one host: there is nothing to copy */
+    x = world_told(folder, told_after(3, &x), 4, back, 12, changes);
+    EXPECT_INT(9, x.found.label.step);
+    EXPECT_INT(12 - slack, atomic_load(&vital.step));
+    lose_host(folder, 1);
+    x = world_told(folder, told_after(4, &x), 3, rest, 15, changes);
+    EXPECT(!x.found.lost && !x.found.disk);
+    EXPECT(x.found.label.step >= 12 - slack); /* what is lost may have been nobody's part */
+    lose_host(folder, 2);
+    x = world_told(folder, told_after(5, &x), 1, NULL, 0, changes);
+    EXPECT(!x.found.lost && !x.found.disk);
+    EXPECT(x.found.label.step >= 15 - slack);
+    EXPECT_STR(one.sha, x.sha);
+    EXPECT_INT(one.steps, x.steps);
+}
+
+TT_TEST(keep, a_lost_host_takes_no_committed_step_along)
+{
+    expect_no_loss("lost-allreduce", "", 0);
+    expect_no_loss("lost-shard", "parallel.aggregate=shard", 1);
+    expect_no_loss("lost-small", "parallel.aggregate=shard; parallel.bucket=4096", 1);
+    expect_no_loss("lost-chief", "parallel.aggregate=chief", 1);
+}
+
+TT_TEST(keep, so_it_is_where_nothing_belongs_to_a_part)
+{
+    expect_no_loss("lost-sgd", "parallel.aggregate=shard; train.optimizer={sgd: {lr: 0.1}}", 1);
+}
+
+TT_TEST(keep, without_copies_a_lost_host_costs_the_steps_since_the_checkpoint)
+{
+    static const int other[] = {1, 1};
+    static const char *const kinds[] = {"shard", "chief"};
+    for (int i = 0; i < TT_COUNT(kinds); i++) {
+        char changes[512], folder[32];
+        snprintf(folder, sizeof folder, "single-%s", kinds[i]);
+        snprintf(changes, sizeof changes,
+                 "parallel.exact=true; parallel.grains=8; checkpoint.every=3; parallel.copies=1; "
+                 "parallel.aggregate=%s",
+                 kinds[i]);
+        together one = run(3, NULL, 1, changes), x = world_of(folder, 1, 4, two_hosts, 8, changes);
+        EXPECT_INT(8, atomic_load(&vital.step));
+        lose_host(folder, 0);
+        x = world_told(folder, told_after(2, &x), 2, other, 0, changes);
+        EXPECT(x.found.lost && x.found.disk);
+        EXPECT_INT(6, x.found.label.step);
+        EXPECT(x.found.label.attempt > 0);
+        EXPECT_STR(one.sha, x.sha);
+    }
+}
+
 TT_TEST(keep, workers_that_train_apart_go_on_from_where_they_met)
 {
     static const char changes[] = "parallel.aggregate=average; parallel.average.every=4; "
@@ -96,15 +195,77 @@ TT_TEST(keep, workers_that_train_apart_go_on_from_where_they_met)
     EXPECT_INT(9, x.found.label.step); /* an epoch ended there */
 }
 
+TT_TEST(keep, where_they_met_outlives_a_host)
+{
+    static const char changes[] = "parallel.aggregate=average; parallel.average.every=4; "
+                                  "parallel.average.outer.lr=0.7; checkpoint.every=never";
+    static const int other[] = {1, 1, 1};
+    together whole = world_of("apart", 1, 3, NULL, 10, changes), x;
+
+    whole = world_of("apart", 2, 3, NULL, 0, changes);
+    x = world_of("apart-2", 1, 3, two_one, 10, changes);
+    lose_host("apart-2", 0);
+    x = world_of("apart-2", 2, 3, other, 0, changes);
+    EXPECT(!x.found.disk);
+    EXPECT_INT(9, x.found.label.step);
+    EXPECT_STR(whole.sha, x.sha);
+}
+
+/* Without a word it goes on as if nothing had happened, if it is put together in the same way; else
+ * as one that is resumed from a checkpoint. */
+static void expect_feedback(const char *compress, const char *aggregate, const int *hosts)
+{
+    static int turn;
+    char changes[512], saving[600], a[32], b[32];
+    snprintf(changes, sizeof changes,
+             "parallel.compress=%s; parallel.aggregate=%s; "
+             "checkpoint.every=never",
+             compress, aggregate);
+    snprintf(saving, sizeof saving, "%s; checkpoint.every=5", changes);
+    snprintf(a, sizeof a, "feed-%d", ++turn);
+    snprintf(b, sizeof b, "saved-%d", turn);
+    together one = run(4, hosts, 1, changes), x;
+
+    world_of(a, 1, 4, hosts, 5, changes);
+    x = world_of(a, 2, 4, hosts, 9, changes);
+    EXPECT_INT(5, x.found.label.step);
+    x = world_of(a, 3, 4, hosts, 10, changes);
+    x = world_of(a, 4, 4, hosts, 0, changes);
+    EXPECT_STR(one.sha, x.sha);
+
+    run_in(b, false, 5, 4, hosts, saving);
+    together resumed = {
+        .text = job_text, .changes = changes, .threads = 1, .opts = {.run = b, .resume = true}};
+    EXPECT_OK(tt_sim_run(3, hosts, 30, train_rank, &resumed));
+    snprintf(a, sizeof a, "other-%d", turn);
+    world_of(a, 1, 4, hosts, 5, changes);
+    world_of(a, 2, 3, hosts, -1, changes); /* gone before it has made a step */
+    x = world_of(a, 3, 3, hosts, 0, changes);
+    EXPECT_INT(5, x.found.label.step);
+    EXPECT_STR(resumed.sha, x.sha);
+}
+
+TT_TEST(keep, what_compression_owes_is_kept)
+{
+    expect_feedback("topk:0.1", "allreduce", NULL);
+    expect_feedback("int8", "shard", NULL);
+    expect_feedback("1bit", "allreduce", two_hosts);
+    expect_feedback("powersgd:2", "chief", NULL);
+    expect_feedback("powersgd:2", "shard", two_hosts);
+}
+
 TT_TEST(keep, a_finished_run_leaves_no_vault)
 {
-    tt_vault_left *before, *after;
-    int had, has;
+    tt_vault_left *left;
+    int count, of_it = 0;
+    tt_bytes id;
 
-    EXPECT_OK(tt_vault_leftovers(NULL, &before, &had));
-    world_of("done", 1, 2, NULL, 0, exact);
-    EXPECT_OK(tt_vault_leftovers(NULL, &after, &has));
-    EXPECT_INT(had, has);
-    free(before);
-    free(after);
+    world_of("done", 1, 4, two_hosts, 5, exact);
+    world_of("done", 2, 4, two_hosts, 0, exact);
+    EXPECT_OK(tt_file_read("done/id", 64, &id));
+    EXPECT_OK(tt_vault_leftovers("/var/tmp", &left, &count));
+    for (int i = 0; i < count; i++) of_it += !strncmp(left[i].run, (const char *)id.data, 32);
+    EXPECT_INT(0, of_it);
+    tt_file_release(&id);
+    free(left);
 }

@@ -45,15 +45,22 @@ static bool takes_part(const tt_found *f, uint64_t hash)
     return makes_sense(f) && (!f->hash || !hash || f->hash == hash);
 }
 
-/* A slot has one vote, by its current half: the other may be a wrong one of the same label, beside
- * the copy by which it was repaired. They stand side by side. */
+static bool same_slot(const tt_found *a, int host, int slot)
+{
+    return a->host == host && a->slot == slot;
+}
+
+/* A slot has one vote, by its current half, which stands before the other: that may be a wrong one
+ * of the same label, beside the copy by which it was repaired. */
 static int votes(const tt_found *found, int at, int end, uint64_t hash)
 {
     int n = 0;
 
     for (int i = at; i < end; i++) {
-        const tt_found *f = &found[i], *last = i > at ? f - 1 : NULL;
-        bool second = last && last->host == f->host && last->slot == f->slot;
+        const tt_found *f = &found[i];
+        bool second = false;
+        for (int k = at; k < i && !second; k++)
+            second = makes_sense(&found[k]) && same_slot(&found[k], f->host, f->slot);
         n += f->hash == hash && makes_sense(f) && !second;
     }
     return n;
@@ -135,16 +142,35 @@ static bool is_chosen(const tt_found *f, const tt_recovery *r)
            tt_label_compare(f->label, r->label) == 0;
 }
 
-/* Is there a slot that has one part of the chosen state and is to have another? */
+/* Is this part of the chosen state in the place's slot? */
+static bool has_place(const tt_recovery *r, const tt_found *found, int count, const tt_holder *p)
+{
+    for (int i = 0; i < count; i++)
+        if (is_chosen(&found[i], r) && same_slot(&found[i], p->host, p->slot) &&
+            found[i].part == p->part)
+            return true;
+    return false;
+}
+
+static bool is_placed(const tt_holder *place, int places, const tt_found *f)
+{
+    for (int k = 0; k < places; k++)
+        if (same_slot(f, place[k].host, place[k].slot) && f->part == place[k].part) return true;
+    return false;
+}
+
+/* Is there a slot that has one part of the chosen state and is to have another instead? */
 static bool must_move(const tt_recovery *r, const tt_found *found, int count,
                       const tt_holder *place, int places)
 {
     if (r->parts == 1) return false;
-    for (int k = 0; k < places; k++)
+    for (int k = 0; k < places; k++) {
+        if (has_place(r, found, count, &place[k])) continue;
         for (int i = 0; i < count; i++)
-            if (is_chosen(&found[i], r) && found[i].host == place[k].host &&
-                found[i].slot == place[k].slot && found[i].part != place[k].part)
+            if (is_chosen(&found[i], r) && same_slot(&found[i], place[k].host, place[k].slot) &&
+                !is_placed(place, places, &found[i]))
                 return !PLANTED(PLANT_SWAP_PARTS);
+    }
     return false;
 }
 
@@ -169,6 +195,7 @@ tt_refill tt_recover_share(const tt_recovery *r, const tt_found *found, int coun
                            tt_label label, int *from)
 {
     const tt_found *now = NULL, *before = NULL; /* of this slot and of the chosen state */
+    bool has = false;
     tt_refill s = {0};
 
     for (int i = 0; i < r->parts; i++) from[i] = -1;
@@ -185,6 +212,9 @@ tt_refill tt_recover_share(const tt_recovery *r, const tt_found *found, int coun
     }
     s.undo = before && !now; /* keeps (1): what is current is not written to */
     if (s.undo) now = before;
-    s.copy = !now || now->part != place.part || tt_label_compare(label, r->label) != 0;
+    for (int i = 0; i < count && now; i++)
+        has |= is_chosen(&found[i], r) && nearness(&found[i], place) == 3 &&
+               found[i].half == now->half && found[i].part == place.part;
+    s.copy = !has || tt_label_compare(label, r->label) != 0;
     return s;
 }

@@ -8,17 +8,19 @@
  *
  * Pure, and the same on every rank that is given the same halves in whatever order. A half holds
  * all weights, and part k of n of the optimiser's state (0 of 1 where it is not sharded), of which
- * there may be several copies. A state is complete if all n parts of one label are there.
+ * there may be several copies. A state is complete if all n parts of one label are there. A half
+ * that has copies of other parts besides its own is told of once for each part that it has.
  *
  * What it must hold:
  * (1) A share never writes to a half of the chosen state: who dies meanwhile, wherever, loses none.
- * (2) A slot holds one part of a label at most. (If ranks swapped parts under one label, a slot
- *     might have the only copy of one part in one half, of another part in the other, and be asked
- *     for a third.) So where a part has to move, or the state is cut anew, all write all of it anew
- *     under a label of this generation; until that is complete, the old one stays the freshest.
- * (3) A world writes nothing before the ledger says from where it goes on. Else what it commits on
- *     hosts that are then lost would be unknown to the next, which might go on from what an earlier
- *     world had left elsewhere; and when those hosts return, there would be two histories. */
+ * (2) A slot never exchanges one part of a label for another: its last commit of a label has all
+ * that an earlier one of the same label had. (If ranks swapped parts under one label, a slot might
+ * have the only copy of one part in one half, of another part in the other, and be asked for a
+ * third.) So where a part has to move, or the state is cut anew, all write all of it anew under a
+ * label of this generation; until that is complete, the old one stays the freshest. (3) A world
+ * writes nothing before the ledger says from where it goes on. Else what it commits on hosts that
+ * are then lost would be unknown to the next, which might go on from what an earlier world had left
+ * elsewhere; and when those hosts return, there would be two histories. */
 #ifndef TT_RECOVER_H
 #define TT_RECOVER_H
 
@@ -49,7 +51,8 @@ typedef struct tt_recovery {
 void tt_recover_choose(tt_found *found, int count, const tt_told *told, tt_recovery *out);
 
 /* Where the ranks of a world have their slots, and which part of the state each is to hold. A rank
- * with several slots (its own, and one with a copy for another host) has several places. */
+ * that holds several (its own, and copies for other hosts, in the same slot or in another) has
+ * several places. */
 typedef struct tt_holder {
     int host, slot, part;
 } tt_holder;
@@ -62,8 +65,9 @@ typedef struct tt_refill {
     bool undo; /* first: the slot's last commit is of a state that was not chosen: take it back */
     bool copy; /* then: begin, fill in from `from`, describe as the label, flip. Else it is there */
 } tt_refill;
-/* What the rank that has this place does. from[p] (there is room for r->parts) becomes the index of
- * the half to take part p from: of the same slot, or else the same host, if there is one. */
+/* What the rank that has this place does; with several in one slot: undo and copy, if any says so.
+ * from[p] (there is room for r->parts) becomes the index of the half to take part p from: of the
+ * same slot, or else the same host, if there is one. */
 tt_refill tt_recover_share(const tt_recovery *r, const tt_found *found, int count, tt_holder place,
                            tt_label label, int *from);
 

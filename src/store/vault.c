@@ -493,6 +493,7 @@ tt_err tt_vault_take(tt_vault *v, double wait_s)
         if (!done && (err = make_new(v, &done))) goto out;
     }
     err = enter(v);
+    TT_FAILPOINT("vault.taken");
 out:
     close_dir(v);
     if (!err) return TT_OK;
@@ -603,8 +604,11 @@ void tt_vault_commit(tt_vault *v, const tt_vault_half *what)
     TT_ASSERT(v->ours && v->head && next >= 0);
     TT_ASSERT(what->label.step >= 0 && what->label.step < INT64_MAX / 4);
     write_note(v, next, what->note, what->note_size);
+    TT_FAILPOINT("vault.noted");
     tt_commit_describe(&v->head->commit, next, &c);
+    TT_FAILPOINT("vault.described");
     tt_commit_flip(&v->head->commit, next);
+    TT_FAILPOINT("vault.flipped");
     v->next = -1;
     look_again(v);
 }
@@ -617,6 +621,7 @@ void tt_vault_amend(tt_vault *v, const void *note, size_t size)
     now = tt_commit_current(&v->head->commit);
     TT_ASSERT(now >= 0);
     write_note(v, now, note, size);
+    TT_FAILPOINT("vault.amended");
     look_again(v);
 }
 
@@ -624,6 +629,7 @@ bool tt_vault_undo(tt_vault *v)
 {
     TT_ASSERT(v->ours && v->head);
     if (!tt_commit_undo(&v->head->commit)) return false;
+    TT_FAILPOINT("vault.undone");
     look_again(v);
     return true;
 }

@@ -111,7 +111,7 @@ void exchange_close(tt_strategy *s)
 
 /* ---- Messages ---- */
 
-static void show_life(tt_strategy *s)
+void show_life(tt_strategy *s)
 {
     tt_flag *f = &rank_at(s, s->local)->moved;
     tt_flag_set(f, tt_flag_get(f) + 1);

@@ -133,6 +133,18 @@ void factor_close(tt_strategy *s)
     free(f);
 }
 
+void factor_move(tt_strategy *s, float *flat, bool back)
+{
+    for (int b = 0; b < s->factor->count; b++) {
+        const bundle *u = &s->factor->bundles[b];
+        for (int i = 0; i < u->matrix_count; i++) { /* it is smaller: else it would not pay */
+            const matrix *m = &u->matrices[i];
+            float *q = u->two + m->q, *at = flat + m->at;
+            memcpy(back ? q : at, back ? at : q, (size_t)(m->cols * s->codec.rank) * sizeof *q);
+        }
+    }
+}
+
 /* ---- Between the sums ---- */
 
 static void make_first(tt_strategy *s, const bundle *u, bool present)

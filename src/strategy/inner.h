@@ -183,7 +183,7 @@ struct tt_strategy {
     const tt_batch *mine;
     int n;                            /* samples of all */
     const int *host_n;                /* of each host, where they have rows of their own */
-    _Atomic uint64_t *whole, *begun;  /* see tt_step_in */
+    const tt_step_in *given;          /* what this step was asked for with */
     bool planned;                     /* the sums below are made for these units */
     int64_t features, labels;         /* of a sample: inputs, float targets */
     bool present[MOST_UNITS];
@@ -287,6 +287,8 @@ typedef struct way {
 /* ---- factor.c: between nodes, as two factors of low rank ---- */
 tt_err factor_open(tt_strategy *s);
 void factor_close(tt_strategy *s);
+/* The Q of each matrix, of the step before: to where the matrix is in a flat array, or from there. */
+void factor_move(tt_strategy *s, float *flat, bool back);
 /* What comes when all messages of a stage are through; leaves the way in the next. `present`: this
  * node had samples. */
 tt_err factor_next(tt_strategy *s, int index, way *w, bool present);
@@ -347,6 +349,7 @@ tt_err exchange_open(tt_strategy *s);
 void exchange_close(tt_strategy *s);
 /* Begins what is in `in` and `out`, between the ranks of our column. */
 tt_err exchange_start(tt_strategy *s, int tag, tt_op *ops, int *count);
+void show_life(tt_strategy *s); /* a message of this rank has begun, or is through */
 void exchange_begin(tt_strategy *s); /* of a step */
 tt_err exchange_poll(tt_strategy *s);
 bool exchange_done(const tt_strategy *s); /* all buckets */

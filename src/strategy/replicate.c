@@ -278,7 +278,7 @@ static void run_units(tt_strategy *s, int me, int *reduced)
         }
     }
     tt_flag_set(&seat_at(s, s->local, me)->ready, s->base + (uint32_t)s->bucket_count);
-    tt_flag_set(&seat_at(s, s->local, me)->passed, s->turn);
+    if (me || !s->given->due) tt_flag_set(&seat_at(s, s->local, me)->passed, s->turn);
 }
 
 /* The rest of the sums of this seat. */
@@ -293,6 +293,38 @@ static void finish_sums(tt_strategy *s, int me, int *reduced)
         look_in(s, me, reduced);
         if (strategy_failed(s)) return;
     }
+}
+
+/* Thread 0 passes when what the rank has under way is through. */
+static void await_due(tt_strategy *s)
+{
+    const tt_step_in *in = s->given;
+    watch w = {0};
+    tt_err err;
+
+    for (int i = 0; i < in->due_count; i++) {
+        tt_op *op = &in->due[i];
+        int peer = op->group->rank[op->peer];
+        tt_idle idle = {0};
+        while (!op->done) {
+            if (strategy_failed(s) || (!exchange_done(s) && !drive(s, &w))) return;
+            if ((err = tt_op_test(op))) {
+                strategy_alarm(s, peer);
+                strategy_fail(s, tt_context(err, "step %lld, copies", (long long)s->step + 1));
+                return;
+            }
+            if (op->done || tt_idle_once(&idle, s->world, NULL, 0, true)) continue;
+            fail_missed(s, peer, 0, "copies of its state");
+            return;
+        }
+        if (op->sends) s->stats.bytes_sent += (int64_t)op->bytes;
+        show_life(s);
+    }
+    if (strategy_failed(s)) return;
+    TT_FAILPOINT("step.copied");
+    atomic_store(in->mark, in->value);
+    TT_FAILPOINT("step.marked");
+    tt_flag_set(&seat_at(s, s->local, 0)->passed, s->turn);
 }
 
 /* Messages still under way are for others who wait for them: thread 0 sees them off. */
@@ -318,7 +350,7 @@ static void hear_results(tt_strategy *s)
     if (!s->local) {
         for (int l = 0; l < n->ranks; l++)
             for (int t = 0; t < node_threads(s, l); t++)
-                if (!await(s, 0, &seat_at(s, l, t)->passed, s->turn, l, false,
+                if (!await(s, 0, &seat_at(s, l, t)->passed, s->turn, l, s->given->due != NULL,
                            "its part of the batch"))
                     return;
         if ((err = exchange_results(s))) {
@@ -443,9 +475,9 @@ static void take_weights(tt_strategy *s, int me)
 static void begin_half(tt_strategy *s)
 {
     s->heard = tt_clock_s();
-    if (!s->whole) return;
-    atomic_store(s->whole, 0);
-    atomic_fetch_add(s->begun, 1);
+    if (!s->given->whole) return;
+    atomic_store(s->given->whole, 0);
+    atomic_fetch_add(s->given->begun, 1);
 }
 
 static void step_member(void *arg, int me)
@@ -460,6 +492,7 @@ static void step_member(void *arg, int me)
     run_units(s, me, &reduced);
     if (!me) s->passed = tt_clock_s();
     finish_sums(s, me, &reduced);
+    if (!me && s->given->due) await_due(s);
     if (!me) hear_results(s);
     if (!me && s->apply) begin_half(s);
     tt_team_barrier(team);
@@ -559,8 +592,7 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     s->row.order = in->order;
     s->stats = (tt_step_stats){0};
     s->host_n = in->host_n;
-    s->begun = in->begun;
-    s->whole = in->whole;
+    s->given = in;
     if (!mark_present(s) || !s->planned) plan_sums(s);
     exchange_begin(s);
     s->passed = s->heard = begun;

@@ -28,7 +28,7 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
     struct {
         int aggregate;
         bool exact;
-        const char *grains, *compress;
+        const char *grains, *compress, *copies;
         int64_t bucket;
         double timeout;
         tt_node *average;
@@ -53,6 +53,9 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
         {"compress", TT_STRING, offsetof(__typeof__(p), compress), "none", 0, 0, NULL,
          "none, bf16, fp16, int8, topk:0.01, 1bit or powersgd:4: between hosts, or between "
          "the workers if there is but one host"},
+        {"copies", TT_STRING, offsetof(__typeof__(p), copies), "auto", 0, 0, NULL,
+         "chief, shard: on how many hosts the vault has each part of the optimiser's state, 1 or "
+         "2; auto: 2 if there are several"},
         {"timeout", TT_TIME, offsetof(__typeof__(p), timeout), "60s", 0.1, 1e6, NULL,
          "how long a worker is waited for"},
         {"average", TT_NODE, offsetof(__typeof__(p), average), "-", 0, 0, NULL,
@@ -81,11 +84,15 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
         return tt_node_fail(tt_node_get(parallel, "grains"),
                             "'%s' is no number of grains: say auto, or 1 to %d", p.grains,
                             MOST_UNITS);
+    if (strcmp(p.copies, "auto") && strcmp(p.copies, "1") && strcmp(p.copies, "2"))
+        return tt_node_fail(tt_node_get(parallel, "copies"), "copies is auto, 1 or 2, not '%s'",
+                            p.copies);
     *out = (tt_plan){.aggregate = (tt_aggregate)p.aggregate,
                      .exact = p.exact,
                      .grains = (int)grains,
                      .bucket_bytes = p.bucket,
                      .accumulate = 1,
+                     .copies = strcmp(p.copies, "1") != 0,
                      .timeout_s = p.timeout};
     if ((err = read_compress(tt_node_get(parallel, "compress"), p.compress, out))) return err;
     if (!p.average && out->aggregate != TT_AVERAGE) return TT_OK;
@@ -365,6 +372,29 @@ float *tt_strategy_outer(const tt_strategy *s)
 float *tt_strategy_residual(const tt_strategy *s)
 {
     return s->squeeze ? s->squeeze->total : NULL;
+}
+
+void tt_strategy_feedback(tt_strategy *s, float *first, float *second, bool back)
+{
+    size_t flat = (size_t)s->size * sizeof(float);
+
+    if (s->squeeze && back) {
+        memcpy(s->squeeze->residual, first, flat);
+        memcpy(s->squeeze->owed, second, flat);
+        if (s->factor) memset(s->squeeze->owed, 0, flat);
+    } else if (s->squeeze) {
+        memcpy(first, s->squeeze->residual, flat);
+        memcpy(second, s->squeeze->owed, flat);
+    } else if (!back) {
+        memset(first, 0, flat);
+        memset(second, 0, flat);
+    }
+    if (s->factor) factor_move(s, second, back);
+}
+
+tt_err tt_strategy_owe(tt_strategy *s)
+{
+    return squeeze_spread(s);
 }
 
 const tt_rank_times *tt_strategy_times(const tt_strategy *s)

@@ -42,6 +42,7 @@ typedef struct tt_plan {
     double outer_lr;      /* 0: no outer optimiser                                 */
     double outer_momentum;
     bool outer_nesterov;
+    bool copies; /* across hosts: of what one host alone has of the state, another keeps a copy */
 } tt_plan;
 
 /* Reads a job's `parallel` map (NULL: none) and fills in its defaults. */
@@ -112,6 +113,13 @@ tt_state tt_strategy_state(const tt_strategy *s);
  * optimiser; what compression still owes to the gradient, as tt_strategy_collect found it. */
 float *tt_strategy_outer(const tt_strategy *s);
 float *tt_strategy_residual(const tt_strategy *s);
+/* With compression: what this rank keeps of it from one step to the next, two flat vectors, to go
+ * on with in a world where all have the same places: given out or, with `back`, taken. Who has
+ * another place takes the sum of both over all ranks; with PowerSGD of the first alone, for the
+ * second is its factors. */
+void tt_strategy_feedback(tt_strategy *s, float *first, float *second, bool back);
+/* Such a sum, put at rank 0 in tt_strategy_residual, is what this world has to send. All call it. */
+tt_err tt_strategy_owe(tt_strategy *s);
 /* Makes rank 0's state everybody's, and the model's packed weights current: before the first step
  * and whenever the state was written to. */
 tt_err tt_strategy_spread(tt_strategy *s);
@@ -152,6 +160,12 @@ typedef struct tt_step_in {
     /* Before the other half of the state is written to, the first becomes 0 and one is added to the
      * second: by then all ranks have made the step before. NULL: nobody looks. */
     _Atomic uint64_t *whole, *begun;
+    /* Messages that this rank has under way (NULL on all of them: none has). It gives its results
+     * when they are through and *mark is `value`. */
+    tt_op *due;
+    int due_count;
+    _Atomic uint64_t *mark;
+    uint64_t value;
     bool meet; /* average: they meet after this step, due or not: the state will
                 * be looked at                                               */
     bool hear; /* average: they hear of each other after this step at latest */

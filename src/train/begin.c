@@ -144,8 +144,10 @@ tt_err tt_train_find(tt_trainer *t, const tt_train_told *told, tt_train_found *o
         (err = tt_group_bcast(all, 0, &at, sizeof at)) ||
         (o->keep && (err = keep_find(t, at.id, told))))
         return err;
+    TT_FAILPOINT("begin.choose");
     if (!t->world->rank) err = choose_origin(t, o, at.resumed, out);
     if ((err = all_agree(t, err)) || (err = tt_group_bcast(all, 0, out, sizeof *out))) return err;
+    TT_FAILPOINT("begin.chosen");
     t->from_disk = out->disk;
     if (t->keep && out->disk) keep_use_line(t, out->label);
     return TT_OK;
@@ -268,11 +270,13 @@ tt_err tt_train_begin(tt_trainer *t)
         if (!t->world->rank) err = load_state(t);
         if ((err = all_agree(t, err))) return err;
     }
+    TT_FAILPOINT("begin.loaded");
     if ((err = all_agree(t, open_files(t))) ||
         (err = all_agree(t, t->saves ? trainer_saver_open(t) : TT_OK)) ||
         (!recovered && (err = spread_start(t))) || (err = all_agree(t, open_feed(t))))
         return err;
-    if (!recovered) keep_first(t);
+    TT_FAILPOINT("begin.spread");
+    if (!recovered && (err = keep_first(t))) return err;
     t->committed = t->step;
     tell_where_data_is(t);
     t->first_step = t->step;
@@ -281,6 +285,7 @@ tt_err tt_train_begin(tt_trainer *t)
     tell_idle(t);
     /* last: nothing can fail any more */
     if ((err = all_agree(t, t->dir ? tt_run_dir_begin(t->dir) : TT_OK))) return err;
+    TT_FAILPOINT("begin.done");
     t->world->timeout_s = 1.5 * t->plan.timeout_s; /* of messages: see tt_strategy_open */
     tt_vital_set(o->vital, TT_PHASE_STEP, t->step);
     return TT_OK;

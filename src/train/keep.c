@@ -5,10 +5,12 @@
  * hosts, and come to the same choice (store/recover.h). A rank then has the chosen state in its own
  * slot already, or copies it from another slot of its host, or gets it from another host.
  *
- * With allreduce a slot holds all of the state; with `shard` all weights and the optimiser's state
- * of some pieces, and a map of which; with `chief` only rank 0's counts. With `average` the ranks
+ * With allreduce a slot holds all of the state; with `shard` and `chief` all weights and the
+ * optimiser's state of some pieces, and a tail that says of which; with several hosts it also has
+ * copies for one of them (mirror.c). With `average` the ranks
  * have weights of their own between meetings: the state is in memory of its own, and copied to the
  * vault when they meet. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,19 +22,28 @@ enum { TAG_HALF = 1 << 18 };
 static const size_t CHUNK = 64u << 20;
 static const double LOCK_S = 5; /* a process that was killed lets go of its slot when it is gone */
 
-/* What goes with a commit beside the numbers. `closed`: what came with the step is done, too. */
+/* What goes with a commit beside the numbers. `closed`: what came with the step is done, too.
+ * `copy`: the parts of other ranks that are in it beside its own, once the half's mark says so. */
 typedef struct note {
     int64_t early_bad;
     double early_best, best, final_loss, epoch_loss, epoch_weight, loss, grad_norm;
     tt_witness witness;
-    int32_t rank, part, parts;
-    uint8_t early_end, closed;
+    int32_t rank, part, parts, copies;
+    uint16_t copy[MIRROR_MOST];
+    uint64_t shape; /* of the world, and does the second vector of the feedback count in a sum? */
+    uint8_t both, early_end, closed;
 } note;
 _Static_assert(sizeof(note) <= TT_VAULT_NOTE, "a note has room");
 
-/* A half, as its host tells of it. */
+/* What stands behind the state where it is in parts. */
+typedef struct tail {
+    _Alignas(64) _Atomic uint64_t mark; /* step + 1: the copies of that step are there */
+    uint16_t map[];                     /* of each piece: 1 + the part it is of; 0: not here */
+} tail;
+
+/* A part in a half, as its host tells of it. */
 typedef struct seen {
-    int32_t slot, half, current;
+    int32_t slot, half, current, part;
     tt_label label;
     uint64_t hash;
     note note;
@@ -46,7 +57,11 @@ struct keep {
     size_t flat, state, bytes; /* of a vector, the strategy's state, and a half */
     bool copies;               /* the strategy has its state elsewhere: average */
     tt_vault *vault;
-    uint8_t *map; /* shard: of each piece, is it ours? */
+    uint16_t *map;   /* as in the tail; NULL: there is none */
+    mirror *mirror;  /* NULL: no copies on other hosts */
+    size_t feedback; /* where in a half compression's is, two vectors; 0: there is none */
+    uint64_t shape;  /* who has which place, and how it is compressed                   */
+    bool in_shape;   /* what was found is of a world of the same shape, and all there    */
     int part, parts;
     uint32_t generation;
     tt_label label; /* under which this world has the state */
@@ -77,9 +92,29 @@ static uint64_t key_of(const tt_trainer *t, const char *id, size_t bytes)
     return strtoull(hex, NULL, 16);
 }
 
-static void measure(tt_trainer *t, keep *k)
+static uint64_t shape_of(const tt_trainer *t)
+{
+    const tt_world *w = t->world;
+    uint64_t h = tt_mix((uint64_t)w->size);
+
+    for (const char *c = t->plan.compress; *c; c++) h = tt_mix(h ^ (uint64_t)*c);
+    for (int r = 0; r < w->size; r++) h = tt_mix(h ^ (uint64_t)w->peer[r].host);
+    for (int i = 0; i < tt_optim_piece_count(t->optim); i++)
+        h = tt_mix(h ^ (uint64_t)tt_strategy_owner(t->strategy, i));
+    return h;
+}
+
+static bool has_copy(const mirror *m, int part)
+{
+    for (int i = 0; m && i < m->count; i++)
+        if (m->part[i] == part) return true;
+    return false;
+}
+
+static tt_err measure(tt_trainer *t, keep *k)
 {
     size_t pieces = (size_t)tt_optim_piece_count(t->optim);
+    tt_err err;
 
     k->flat = ((size_t)t->size * sizeof(float) + 4095) / 4096 * 4096;
     k->state = k->bytes = tt_strategy_bytes(t->strategy);
@@ -93,29 +128,58 @@ static void measure(tt_trainer *t, keep *k)
         k->part = t->world->rank;
         k->parts = t->world->size;
     }
-    if (t->plan.aggregate != TT_SHARD) return;
-    k->bytes += pieces;
-    if (!(k->map = calloc(pieces + 1, 1))) tt_mem_out(pieces);
-    for (size_t i = 0; i < pieces; i++)
-        k->map[i] = k->parts == 1 || tt_strategy_owner(t->strategy, (int)i) == t->world->rank;
+    if (strcmp(t->plan.compress, "none")) {
+        k->shape = shape_of(t);
+        k->feedback = k->bytes + (in_parts(t) ? sizeof(tail) + pieces * sizeof *k->map : 0);
+        k->feedback = (k->feedback + 63) / 64 * 64;
+    }
+    if (in_parts(t)) k->bytes += sizeof(tail) + pieces * sizeof *k->map;
+    if (k->feedback) k->bytes = k->feedback + 2 * k->flat;
+    if (!in_parts(t)) return TT_OK;
+    if ((err = mirror_open(t, &k->mirror))) return err;
+    if (!(k->map = calloc(pieces + 1, sizeof *k->map))) tt_mem_out(pieces * sizeof *k->map);
+    for (size_t i = 0; i < pieces; i++) {
+        int owner = tt_strategy_owner(t->strategy, (int)i);
+        if (owner == k->part || has_copy(k->mirror, owner)) k->map[i] = (uint16_t)(owner + 1);
+    }
+    return TT_OK;
+}
+
+static tail *tail_of(const keep *k, const void *half)
+{
+    return (tail *)(uintptr_t)((const char *)half + k->state);
 }
 
 /* ---- what there is ---- */
 
+/* Are the copies there that the note speaks of? */
+static bool is_marked(const keep *k, int slot, int half, const tt_vault_half *h)
+{
+    tt_vault_view v;
+    bool marked;
+
+    if (!k->map || tt_vault_peek(k->folder, slot, half, h->label.step, &v)) return false;
+    marked = atomic_load(&tail_of(k, v.data)->mark) == (uint64_t)h->label.step + 1;
+    return !tt_vault_unpeek(&v) && marked;
+}
+
 static int list_own(keep *k, seen **out)
 {
     tt_vault_info *list = NULL;
-    int slots = 0, count = 0;
+    int slots = 0, count = 0, most = 0;
 
     *out = NULL;
     if (tt_vault_list(k->folder, &list, &slots)) {
         tt_warn("the vault cannot be looked at: %s", tt_message());
         return 0;
     }
-    if (!(*out = calloc((size_t)(2 * slots) + 1, sizeof **out))) tt_mem_out(sizeof **out);
     for (int i = 0; i < slots; i++)
         for (int h = 0; h < 2; h++) {
             const tt_vault_half *half = &list[i].half[h];
+            if (most < count + 1 + MIRROR_MOST) {
+                most = 2 * most + 1 + MIRROR_MOST;
+                if (!(*out = realloc(*out, (size_t)most * sizeof **out))) tt_mem_out(sizeof **out);
+            }
             seen *s = &(*out)[count];
             if (list[i].key != k->key || list[i].bytes != k->bytes || half->label.step < 0 ||
                 half->note_size != sizeof s->note)
@@ -126,7 +190,15 @@ static int list_own(keep *k, seen **out)
                         .label = half->label,
                         .hash = half->hash};
             memcpy(&s->note, half->note, sizeof s->note);
+            s->part = s->note.part;
             count++;
+            if (s->note.copies < 1 || s->note.copies > MIRROR_MOST ||
+                !is_marked(k, list[i].slot, h, half))
+                continue;
+            for (int c = 0; c < s->note.copies; c++) {
+                (*out)[count] = *s;
+                (*out)[count++].part = s->note.copy[c];
+            }
         }
     free(list);
     return count;
@@ -162,7 +234,7 @@ static tt_err hear_all(tt_trainer *t, keep *k)
                                               .current = s->current,
                                               .label = s->label,
                                               .hash = s->hash,
-                                              .part = s->note.part,
+                                              .part = s->part,
                                               .parts = s->note.parts};
         }
     /* Sorted by the choice: what belongs to each is found again by where it is. */
@@ -192,23 +264,76 @@ static tt_holder place_of(const tt_trainer *t, int rank)
     return (tt_holder){t->world->peer[rank].host, t->world->peer[rank].local, part};
 }
 
+/* Its own part, and copies of others; with `chief` every rank that takes up the state has all. */
+static int places_of(const tt_trainer *t, int rank, tt_holder out[1 + MIRROR_MOST])
+{
+    const keep *k = t->keep;
+    int part[MIRROR_MOST], count = k->mirror && k->parts > 1 ? mirror_parts(t, rank, part) : 0;
+
+    out[0] = place_of(t, rank);
+    for (int i = 0; i < count; i++) {
+        out[1 + i] = out[0];
+        out[1 + i].part = part[i];
+    }
+    return 1 + count;
+}
+
+static tt_label choose_label(const tt_trainer *t)
+{
+    const keep *k = t->keep;
+    int size = t->world->size, count = 0;
+    tt_holder *place = calloc((size_t)size * 2 + MIRROR_MOST + 1, sizeof *place);
+    tt_label label;
+
+    if (!place) tt_mem_out(sizeof *place);
+    for (int r = 0; r < size; r++) count += places_of(t, r, place + count);
+    label =
+        tt_recover_label(&k->recovery, k->found, k->count, place, count, k->parts, k->generation);
+    free(place);
+    return label;
+}
+
+static bool is_chosen(const keep *k, int i)
+{
+    return !k->found[i].odd && !tt_label_compare(k->found[i].label, k->recovery.label);
+}
+
+/* Has every rank what compression kept for it, in its own slot? Else all write all of it anew, so
+ * that none of it is there twice (recover.h, 2). */
+static void check_shape(const tt_trainer *t)
+{
+    keep *k = t->keep;
+    int have = 0;
+
+    for (int r = 0; r < t->world->size; r++) {
+        tt_holder p = place_of(t, r);
+        bool has = false;
+        for (int i = 0; i < k->count; i++)
+            has |= is_chosen(k, i) && k->found[i].host == p.host && k->found[i].slot == p.slot &&
+                   k->notes[i].rank == r && k->notes[i].shape == k->shape;
+        have += has;
+    }
+    k->in_shape = have == t->world->size;
+    if (!k->in_shape) k->label.generation = k->generation;
+}
+
 tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go)
 {
     const tt_world *w = t->world;
     keep *k = calloc(1, sizeof *k);
-    tt_holder *place;
     tt_err err;
 
     if (!k) tt_mem_out(sizeof *k);
+    TT_FAILPOINT("keep.find");
     t->keep = k;
-    measure(t, k);
+    if ((err = measure(t, k))) return err;
     k->key = key_of(t, id, k->bytes);
     k->generation = go->generation ? go->generation : 1;
     k->go = *go;
     uint64_t need = tt_vault_need(k->bytes) * (uint64_t)w->local_size;
-    char name[TT_RUN_ID + 16];
-    snprintf(name, sizeof name, w->threads ? "%s-%d" : "%s", id,
-             w->host); /* hosts of a simulation */
+    char name[TT_RUN_ID + 80];
+    snprintf(name, sizeof name, w->threads ? "%s-%s" : "%s", id,
+             w->peer[w->rank].name); /* hosts of a simulation */
     err = tt_vault_folder(name, need, "/var/tmp", k->folder, &k->on_disk);
     if ((err = all_agree(t, err))) { /* nobody has one, then */
         if (!w->rank)
@@ -221,12 +346,9 @@ tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go)
     if (k->on_disk && !w->local)
         tt_warn("the vault is on disk, in %s: there is too little room in /dev/shm", k->folder);
     if ((err = hear_all(t, k))) return err;
-    if (!(place = calloc((size_t)w->size, sizeof *place))) tt_mem_out(sizeof *place);
-    for (int r = 0; r < w->size; r++) place[r] = place_of(t, r);
-    if (k->recovery.any)
-        k->label = tt_recover_label(&k->recovery, k->found, k->count, place, w->size, k->parts,
-                                    k->generation);
-    free(place);
+    if (k->recovery.any) k->label = choose_label(t);
+    if (k->recovery.any && k->feedback) check_shape(t);
+    TT_FAILPOINT("keep.found");
     return TT_OK;
 }
 
@@ -265,16 +387,16 @@ static tt_err move_half(tt_trainer *t, const tt_found *f, int to, void *buffer)
     return err;
 }
 
-/* What a half that holds part of the state has of it. */
-static void take_part(const tt_trainer *t, const char *from, char *to, bool weights)
+/* A part, from a half that has it. */
+static void take_part(const tt_trainer *t, const char *from, int part, char *to, bool weights)
 {
     const keep *k = t->keep;
-    const uint8_t *map = (const uint8_t *)from + k->state;
+    const uint16_t *map = tail_of(k, from)->map;
 
     if (weights) memcpy(to, from, k->flat);
     for (int i = 0; i < tt_optim_piece_count(t->optim); i++) {
         tt_piece p = tt_optim_piece(t->optim, i);
-        if (!map[i]) continue;
+        if (map[i] != part + 1) continue;
         for (int s = 0; s < t->slot_count; s++) {
             size_t at = (size_t)(s + 1) * k->flat + (size_t)p.at * sizeof(float);
             memcpy(to + at, from + at, (size_t)p.n * sizeof(float));
@@ -292,8 +414,28 @@ static tt_err copy_near(const tt_trainer *t, const tt_found *f, char *to, bool w
     if (whole)
         memcpy(to, view.data, k->bytes);
     else
-        take_part(t, view.data, to, weights);
+        take_part(t, view.data, f->part, to, weights);
     return tt_vault_unpeek(&view);
+}
+
+/* average: between the vault and the memory the strategy has. */
+static void copy_state(tt_trainer *t, char *vault, bool out)
+{
+    const keep *k = t->keep;
+    float *vector[TT_OPTIM_SLOTS + 2];
+    int count = 0;
+
+    vector[count++] = t->state.w;
+    for (int i = 0; i < t->slot_count; i++) vector[count++] = t->state.slot[i];
+    vector[count++] = tt_strategy_outer(t->strategy);
+    for (int i = 0; i < count; i++) {
+        size_t n = (size_t)t->size * sizeof(float);
+        if (!vector[i]) continue;
+        if (out)
+            memcpy(vault + (size_t)i * k->flat, vector[i], n);
+        else
+            memcpy(vector[i], vault + (size_t)i * k->flat, n);
+    }
 }
 
 static tt_vault_half describe(const tt_trainer *t, bool closed)
@@ -311,23 +453,51 @@ static tt_vault_half describe(const tt_trainer *t, bool closed)
               .rank = t->world->rank,
               .part = k->part,
               .parts = k->parts,
+              .copies = k->mirror ? k->mirror->count : 0,
+              .shape = k->shape,
+              .both = strncmp(t->plan.compress, "powersgd", 8) != 0,
               .early_end = t->early_end,
               .closed = closed};
     tt_vault_half h = {.label = k->label, .hash = t->hash, .note_size = sizeof n};
 
+    for (int i = 0; i < n.copies; i++) n.copy[i] = (uint16_t)k->mirror->part[i];
     memcpy(h.note, &n, sizeof n);
     return h;
 }
 
-static void commit_half(tt_trainer *t, int half, bool closed)
+/* `copied`: so are the copies for other hosts. */
+static void commit_half(tt_trainer *t, int half, bool closed, bool copied)
 {
     keep *k = t->keep;
     tt_vault_half what = describe(t, closed);
+    tail *behind = tail_of(k, tt_vault_data(k->vault, half));
 
-    if (k->map)
-        memcpy((char *)tt_vault_data(k->vault, half) + k->state, k->map,
-               (size_t)tt_optim_piece_count(t->optim));
+    if (copied) TT_FAILPOINT("keep.copied");
+    if (k->feedback) {
+        float *at = (float *)((char *)tt_vault_data(k->vault, half) + k->feedback);
+        tt_strategy_feedback(t->strategy, at, at + k->flat / sizeof *at, false);
+    }
+    if (k->map) {
+        atomic_store(&behind->mark, copied ? (uint64_t)k->label.step + 1 : 0);
+        memcpy(behind->map, k->map, (size_t)tt_optim_piece_count(t->optim) * sizeof *k->map);
+    }
     tt_vault_commit(k->vault, &what);
+}
+
+/* A state that this rank has come to, and not taken from the vault. */
+static tt_err commit_own(tt_trainer *t, bool closed)
+{
+    keep *k = t->keep;
+    int half = tt_vault_begin(k->vault);
+    char *data = tt_vault_data(k->vault, half);
+
+    if (k->copies) copy_state(t, data, true);
+    TT_FAILPOINT("keep.commit");
+    commit_half(t, half, closed, false);
+    TT_FAILPOINT("keep.committed");
+    if (!k->mirror) return TT_OK;
+    return mirror_start(t, k->mirror, data, k->flat, &tail_of(k, data)->mark,
+                        (uint64_t)k->label.step + 1);
 }
 
 /* Replicas: hosts that have none get one first, then all ranks take it from their own host. */
@@ -349,7 +519,7 @@ static tt_err fetch_replica(tt_trainer *t, int *half)
         if (w->rank == leader) *half = tt_vault_begin(k->vault);
         err = move_half(t, &k->found[source], leader,
                         w->rank == leader ? tt_vault_data(k->vault, *half) : NULL);
-        if (!err && w->rank == leader) commit_half(t, *half, false);
+        if (!err && w->rank == leader) commit_half(t, *half, false, true);
     }
     if ((err = all_agree(t, err))) return err;
     near = k->found[from];
@@ -366,8 +536,23 @@ static tt_err fetch_replica(tt_trainer *t, int *half)
     }
     if ((err = copy_near(t, &near, tt_vault_data(k->vault, *half), true, true))) return err;
 copied:
-    commit_half(t, *half, false);
+    commit_half(t, *half, false, true);
     return TT_OK;
+}
+
+static tt_refill share_of(const tt_trainer *t, int rank, int *from)
+{
+    const keep *k = t->keep;
+    tt_holder place[1 + MIRROR_MOST];
+    int count = places_of(t, rank, place);
+    tt_refill all = {0};
+
+    for (int i = 0; i < count; i++) {
+        tt_refill s = tt_recover_share(&k->recovery, k->found, k->count, place[i], k->label, from);
+        all.undo |= s.undo;
+        all.copy |= s.copy;
+    }
+    return all;
 }
 
 /* Parts: each rank needs some of every part. */
@@ -382,8 +567,7 @@ static tt_err fetch_parts(tt_trainer *t, int *half)
 
     if (!from) tt_mem_out(sizeof *from);
     for (int r = 0; r < w->size && !err; r++) {
-        tt_refill s =
-            tt_recover_share(&k->recovery, k->found, k->count, place_of(t, r), k->label, from);
+        tt_refill s = share_of(t, r, from);
         if (r == w->rank && s.undo) tt_vault_undo(k->vault);
         if (r == w->rank) *half = s.copy ? tt_vault_begin(k->vault) : tt_vault_current(k->vault);
         if (r == w->rank) to = tt_vault_data(k->vault, *half);
@@ -394,11 +578,11 @@ static tt_err fetch_parts(tt_trainer *t, int *half)
             } else {
                 if (r == w->rank && !buffer && !(buffer = malloc(k->bytes))) tt_mem_out(k->bytes);
                 err = move_half(t, f, r, buffer);
-                if (!err && r == w->rank) take_part(t, buffer, to, first);
+                if (!err && r == w->rank) take_part(t, buffer, f->part, to, first);
             }
             if (r == w->rank) first = false;
         }
-        if (r == w->rank && s.copy && !err) commit_half(t, *half, false);
+        if (r == w->rank && s.copy && !err) commit_half(t, *half, false, true);
     }
     free(buffer);
     free(from);
@@ -452,24 +636,81 @@ static tt_err place_state(tt_trainer *t, int half)
     return err;
 }
 
-/* average: between the vault and the memory the strategy has. */
-static void copy_state(tt_trainer *t, char *vault, bool out)
+/* ---- what compression keeps ---- */
+
+/* One half of each slot of this host, of the chosen state, one slot after the other. */
+static tt_err add_feedback(const tt_trainer *t, float *total)
 {
     const keep *k = t->keep;
-    float *vector[TT_OPTIM_SLOTS + 2];
-    int count = 0;
 
-    vector[count++] = t->state.w;
-    for (int i = 0; i < t->slot_count; i++) vector[count++] = t->state.slot[i];
-    vector[count++] = tt_strategy_outer(t->strategy);
-    for (int i = 0; i < count; i++) {
-        size_t n = (size_t)t->size * sizeof(float);
-        if (!vector[i]) continue;
-        if (out)
-            memcpy(vault + (size_t)i * k->flat, vector[i], n);
-        else
-            memcpy(vector[i], vault + (size_t)i * k->flat, n);
+    for (int slot = 0, next; slot < INT_MAX; slot = next) {
+        const tt_found *f;
+        int i = -1;
+        tt_vault_view v;
+        tt_err err;
+        next = INT_MAX;
+        for (int j = 0; j < k->count; j++) {
+            int at = k->found[j].slot;
+            if (!is_chosen(k, j) || k->found[j].host != t->world->host) continue;
+            if (at == slot && i < 0) i = j;
+            if (at > slot && at < next) next = at;
+        }
+        if (i < 0) continue;
+        f = &k->found[i];
+        if ((err = tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &v))) return err;
+        const float *first = (const float *)((const char *)v.data + k->feedback),
+                    *second = first + k->flat / sizeof *first;
+        for (int64_t e = 0; e < t->size; e++)
+            total[e] += k->notes[i].both ? first[e] + second[e] : first[e];
+        if ((err = tt_vault_unpeek(&v))) return err;
     }
+    return TT_OK;
+}
+
+/* Worlds of another shape: all that was owed comes to rank 0, and from there to who sends it. */
+static tt_err sum_feedback(tt_trainer *t)
+{
+    const tt_world *w = t->world;
+    const tt_group *all = tt_world_all(w);
+    size_t bytes = (size_t)t->size * sizeof(float);
+    float *total = calloc(1, bytes + 4), *theirs = w->rank ? NULL : malloc(bytes + 4);
+    tt_op op;
+    tt_err err = TT_OK;
+
+    if (!total || (!theirs && !w->rank)) tt_mem_out(bytes);
+    if (!w->local) err = add_feedback(t, total);
+    if ((err = all_agree(t, err))) goto out;
+    for (int h = 1; h < w->host_count && !err; h++)
+        for (size_t at = 0; at < bytes && !err; at += CHUNK) {
+            size_t n = bytes - at < CHUNK ? bytes - at : CHUNK;
+            int from = leader_of(w, h);
+            if (w->rank && w->rank != from) continue;
+            err = w->rank ? tt_send_start(all, 0, TAG_HALF, (char *)total + at, n, &op)
+                          : tt_recv_start(all, from, TAG_HALF, (char *)theirs + at, n, &op);
+            if (!err) err = tt_op_wait(&op);
+            for (size_t e = at / 4; !w->rank && !err && e < (at + n) / 4; e++)
+                total[e] += theirs[e];
+        }
+    if (!err && !w->rank && tt_strategy_residual(t->strategy))
+        memcpy(tt_strategy_residual(t->strategy), total, bytes);
+    if (!err) err = tt_strategy_owe(t->strategy);
+out:
+    free(total);
+    free(theirs);
+    return err;
+}
+
+static tt_err take_feedback(tt_trainer *t)
+{
+    keep *k = t->keep;
+
+    if (!k->in_shape) return sum_feedback(t);
+    for (int half = 0; half < 2; half++) {
+        float *at = (float *)((char *)tt_vault_data(k->vault, half) + k->feedback);
+        if (tt_label_compare(tt_vault_look(k->vault, half)->label, k->recovery.label)) continue;
+        tt_strategy_feedback(t->strategy, at, at + k->flat / sizeof *at, true);
+    }
+    return TT_OK;
 }
 
 tt_err keep_take(tt_trainer *t, bool *recovered)
@@ -479,12 +720,16 @@ tt_err keep_take(tt_trainer *t, bool *recovered)
     tt_err err;
 
     *recovered = false;
+    TT_FAILPOINT("keep.open");
     err = tt_vault_open(k->folder, t->world->local, k->key, k->bytes, LOCK_S, &k->vault);
     if ((err = all_agree(t, err))) return tt_context(err, "the vault");
     *recovered = k->recovery.any;
     if (!k->recovery.any) {
         half = tt_vault_begin(k->vault);
     } else {
+        TT_FAILPOINT("keep.take");
+        if (k->feedback && (err = all_agree(t, take_feedback(t))))
+            return tt_context(err, "what compression owes");
         take_note(t); /* what is committed on the way carries it on */
         err = k->recovery.parts == 1 && k->parts == 1 ? fetch_replica(t, &half)
                                                       : fetch_parts(t, &half);
@@ -493,6 +738,7 @@ tt_err keep_take(tt_trainer *t, bool *recovered)
     if ((err = all_agree(t, place_state(t, half)))) return err;
     if (*recovered && k->copies) copy_state(t, tt_vault_data(k->vault, half), false);
     if (*recovered) tt_strategy_settle(t->strategy);
+    TT_FAILPOINT("keep.taken");
     return TT_OK;
 }
 
@@ -504,17 +750,42 @@ void keep_marks(tt_trainer *t, _Atomic uint64_t **whole, _Atomic uint64_t **begu
     if (t->keep && !t->keep->copies) tt_vault_marks(t->keep->vault, whole, begun);
 }
 
-void keep_commit(tt_trainer *t)
+tt_err keep_commit(tt_trainer *t)
 {
     keep *k = t->keep;
-    int half;
 
-    if (!k || !t->stats.met) return;
+    if (!k || !t->stats.met) return TT_OK;
     k->label = (tt_label){k->generation, k->label.attempt, t->step};
-    half = tt_vault_begin(k->vault);
-    if (k->copies) copy_state(t, tt_vault_data(k->vault, half), true);
-    commit_half(t, half, false);
     t->committed = t->step;
+    return commit_own(t, false);
+}
+
+void keep_due(tt_trainer *t, tt_step_in *in)
+{
+    mirror *m = t->keep ? t->keep->mirror : NULL;
+
+    if (!m || !m->under_way) return;
+    in->due = m->ops;
+    in->due_count = m->op_count;
+    in->mark = m->mark;
+    in->value = m->value;
+}
+
+void keep_stepped(tt_trainer *t)
+{
+    if (t->keep && t->keep->mirror) t->keep->mirror->under_way = false;
+}
+
+tt_err keep_settle(tt_trainer *t)
+{
+    return t->keep ? mirror_wait(t->keep->mirror) : TT_OK;
+}
+
+int64_t keep_safe(const tt_trainer *t)
+{
+    const mirror *m = t->keep ? t->keep->mirror : NULL;
+
+    return m && m->under_way ? t->step - 1 : t->step;
 }
 
 void keep_close_step(tt_trainer *t)
@@ -522,20 +793,19 @@ void keep_close_step(tt_trainer *t)
     keep *k = t->keep;
 
     if (!k || t->committed != t->step) return;
+    TT_FAILPOINT("keep.amend");
     tt_vault_half what = describe(t, true);
     tt_vault_amend(k->vault, what.note, what.note_size);
 }
 
 /* The state this world begins with, when it is not one that was found. */
-void keep_first(tt_trainer *t)
+tt_err keep_first(tt_trainer *t)
 {
-    keep *k = t->keep;
-    int half;
+    tt_err err;
 
-    if (!k) return;
-    half = tt_vault_begin(k->vault);
-    if (k->copies) copy_state(t, tt_vault_data(k->vault, half), true);
-    commit_half(t, half, true);
+    if (!t->keep) return TT_OK;
+    if ((err = commit_own(t, true))) return err;
+    return keep_settle(t);
 }
 
 /* From disk, or from the start: another line of history. */
@@ -566,9 +836,7 @@ tt_label keep_label(const tt_trainer *t)
 
 bool tt_train_kept(const tt_trainer *t)
 {
-    bool parts = t->plan.aggregate == TT_SHARD || t->plan.aggregate == TT_CHIEF;
-
-    return t->keep && !(parts && t->world->host_count > 1);
+    return t->keep && (!in_parts(t) || t->world->host_count == 1 || t->keep->mirror);
 }
 
 void keep_close(tt_trainer *t, bool remove)
@@ -579,6 +847,7 @@ void keep_close(tt_trainer *t, bool remove)
     tt_vault_close(k->vault);
     if (remove && !all_agree(t, TT_OK) && !t->world->local && tt_vault_remove(k->folder))
         tt_info("the vault stays: %s", tt_message());
+    mirror_close(k->mirror);
     free(k->map);
     free(k->found);
     free(k->notes);

@@ -159,6 +159,11 @@ static tt_err after_step(tt_trainer *t)
     if (last) p->end = "done";
     p->stopped = t->stats.order & ORDER_STOP;
     p->left = !p->stopped && t->stats.order & ORDER_LEAVE;
+    /* Whatever others are told of, or takes its time, is of a state that stays. */
+    if ((p->epoch_end || last || t->stats.order || due(&t->conf.validate, t->step, false) ||
+         (t->saves && due(&t->save.every, t->step, false))) &&
+        (err = keep_settle(t)))
+        return err;
     if (due(&t->conf.validate, t->step, t->stats.order & ORDER_VALIDATE) ||
         (last && !is_never(&t->conf.validate))) {
         if (has_val && (err = validate(t))) return err;
@@ -177,7 +182,7 @@ static tt_err after_step(tt_trainer *t)
     report_step(t);
     tell_epoch(t);
     keep_close_step(t);
-    tt_vital_set(t->opts.vital, p->end ? TT_PHASE_END : TT_PHASE_STEP, t->step);
+    tt_vital_set(t->opts.vital, p->end ? TT_PHASE_END : TT_PHASE_STEP, keep_safe(t));
     return TT_OK;
 }
 
@@ -257,7 +262,9 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
                      .meet = will_look(t),
                      .hear = (t->step + 1) % t->epoch_steps == 0};
     keep_marks(t, &in.whole, &in.begun);
+    keep_due(t, &in);
     if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) return err;
+    keep_stepped(t);
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
     if (!isfinite(t->stats.sum.loss))
@@ -273,8 +280,8 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
             (long long)t->step + 1, tt_optim_grad_norm(t->optim));
     t->step++;
     fill_progress(t);
-    keep_commit(t);
-    tt_vital_set(t->opts.vital, TT_PHASE_STEP, t->step);
+    if ((err = keep_commit(t))) return err;
+    tt_vital_set(t->opts.vital, TT_PHASE_STEP, keep_safe(t));
     err = after_step(t);
     if (t->trace_to && t->step >= t->trace_from &&
         (t->step == t->trace_to || t->progress.end || t->progress.stopped))

@@ -197,16 +197,49 @@ void trainer_poll_saver(tt_trainer *t);    /* tells the progress what became of 
 tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out);     /* the newest that is good; NULL: none */
 tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c); /* takes the state from it */
 
+/* mirror.c: copies of the optimiser's state on other hosts */
+enum { MIRROR_MOST = 128 }; /* parts of which one rank has copies */
+typedef struct mirror_run { /* of the flat array */
+    int64_t at, n;
+    int peer;
+    bool out;
+} mirror_run;
+typedef struct mirror {
+    int count, part[MIRROR_MOST]; /* of which others' parts this rank has copies */
+    int runs;
+    mirror_run *run;
+    tt_op *ops;
+    int op_count;
+    bool under_way;
+    _Atomic uint64_t *mark; /* gets `value` when all ops are done */
+    uint64_t value;
+} mirror;
+bool in_parts(const tt_trainer *t); /* no rank has all of the optimiser's state, or one alone */
+/* The parts of which this rank is to have copies; how many, even if that is more than there can be.
+ */
+int mirror_parts(const tt_trainer *t, int rank, int part[MIRROR_MOST]);
+tt_err mirror_open(const tt_trainer *t, mirror **out); /* NULL: on no rank are there copies */
+/* Begins to send and to receive them, in a half whose vectors are `flat` bytes each. */
+tt_err mirror_start(const tt_trainer *t, mirror *m, char *half, size_t flat, _Atomic uint64_t *mark,
+                    uint64_t value);
+tt_err mirror_wait(mirror *m); /* accepts NULL */
+void mirror_close(mirror *m);  /* accepts NULL */
+
 /* keep.c: the vault. All ranks call the first three. */
 tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go);
 tt_err keep_take(tt_trainer *t, bool *recovered);
-void keep_first(tt_trainer *t); /* this state, which was not found there, is the first */
+tt_err keep_first(tt_trainer *t); /* this state, which was not found there, is the first */
 void keep_set_line(tt_trainer *t, int64_t step, uint32_t attempt); /* from disk, or the start */
 void keep_use_line(tt_trainer *t, tt_label label);                 /* ... as rank 0 says       */
 const tt_recovery *keep_recovery(const tt_trainer *t, tt_label *label);
 void keep_marks(tt_trainer *t, _Atomic uint64_t **whole, _Atomic uint64_t **begun);
-void keep_commit(tt_trainer *t);     /* after a step ...                       */
+tt_err keep_commit(tt_trainer *t);   /* after a step ...                       */
 void keep_close_step(tt_trainer *t); /* ... and after all that came with it    */
+/* Copies for other hosts are on their way, from a commit until the next step's results. */
+void keep_due(tt_trainer *t, tt_step_in *in);
+void keep_stepped(tt_trainer *t);         /* ... which are given: the copies are there      */
+tt_err keep_settle(tt_trainer *t);        /* or now; all ranks call it                      */
+int64_t keep_safe(const tt_trainer *t);   /* the last step that no loss of a host takes back */
 tt_label keep_label(const tt_trainer *t); /* of the last commit; zeroed without a vault */
 /* All ranks, if `remove`: it is not needed any more. */
 void keep_close(tt_trainer *t, bool remove);

@@ -61,9 +61,8 @@ static void host_dies(int h)
     for (int i = 0; i < WORLDS; i++)
         for (int r = 0; S.world[i].there && r < S.world[i].members; r++)
             if (S.world[i].proc[r].host == h) die(&S.world[i].proc[r], 137);
-    if (S.committed_on >> h & 1) S.committed_lost = true;
-    memset(o->main, 0, sizeof o->main);
-    memset(o->mirror, 0, sizeof o->mirror);
+    S.committed_gone |= S.committed_on & 1u << h;
+    memset(o->slot, 0, sizeof o->slot);
 }
 
 static void boss_crash(void)
@@ -86,7 +85,7 @@ static void diverge(void)
 
     for (int i = 0; S.has_committed && i < S.host[0].slots; i++) {
         tt_commit c;
-        v = &S.host[0].main[i];
+        v = &S.host[0].slot[i];
         half = tt_commit_current(&v->head);
         if (half >= 0 && tt_commit_read(&v->head, half, &c) &&
             same_label(c.label, S.committed.label) && v->half[half].v == truth_of(c.label)->v)
@@ -99,7 +98,7 @@ static void diverge(void)
     v->half[half] = cut(v->half[half], 0, 1);
     v->half[half].check = tt_mix(v->half[half].v);
     v->head.half[half].hash = hash_of(&v->half[half]);
-    TRACE("slot 0.%d has another %s than the others", (int)(v - S.host[0].main),
+    TRACE("slot 0.%d has another %s than the others", (int)(v - S.host[0].slot),
           show(S.committed.label));
     for (int i = 0; i < WORLDS; i++)
         for (int r = 0; S.world[i].there && S.world[i].generation && r < S.world[i].members; r++)
@@ -290,7 +289,7 @@ static void cut_short(void)
     for (int h = 0; h < S.hosts; h++)
         for (int i = 0; i < S.host[h].slots; i++)
             for (int half = 0; half < 2; half++) {
-                tt_label l = label_in(&S.host[h].main[i], half);
+                tt_label l = label_in(&S.host[h].slot[i], half);
                 if (l.step > most) most = l.step;
             }
     if (most + 20 < S.steps) S.steps = most + 20;
@@ -313,7 +312,7 @@ static void on_calm(void)
             proc *p = &S.world[i].proc[r];
             p->fuse = 0;
             p->slow = 1;
-            if (p->stuck && p->pc == PC_SUM && p->alive) die(p, 137);
+            if (p->stuck && p->pc == PC_COPY && p->alive) die(p, 137);
             p->stuck = false;
             if (p->stopped && chance(0.5)) {
                 p->stopped = false;

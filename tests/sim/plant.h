@@ -81,9 +81,11 @@ typedef enum plant {
     PLANT_EXIT_EARLY,        /* EXIT while worlds are there               */
     PLANT_LOST_KEPT,         /* worlds on a host that is lost go on       */
     /* the ranks of the simulator, in place of train/ */
-    PLANT_COUNT_TWICE, /* samples are counted before the commit, not with it */
-    PLANT_BEGIN_EARLY, /* the next half is begun before all have flipped     */
-    PLANT_UNTOLD,      /* the ledger is not waited for                       */
+    PLANT_COUNT_TWICE,    /* samples are counted before the commit, not with it */
+    PLANT_BEGIN_EARLY,    /* the next half is begun before all have flipped     */
+    PLANT_UNTOLD,         /* the ledger is not waited for                       */
+    PLANT_MARK_EARLY,     /* copies count before they are there                 */
+    PLANT_COPY_UNAWAITED, /* ... and are not waited for before the next sum  */
     PLANTS,
 } plant;
 

@@ -166,7 +166,6 @@ static void begin_writing(proc *p, tt_label target, pc after)
 {
     p->target = target;
     p->after = after;
-    p->which = 0;
     p->pc = PC_UNDO;
 }
 
@@ -204,18 +203,17 @@ static void put_note(vault *v, int half, int word, uint64_t note)
 /* One operation of the protocol, with a kill between any two of its stores. */
 static void write_operation(proc *p)
 {
-    int slot = p->which ? p->slot + MIRROR : p->slot;
-    vault *v = vault_of(p->host, slot);
+    vault *v = vault_of(p->host, p->slot);
     content *half = &v->half[p->half];
-    const content *fresh = &p->fresh[p->which];
+    const content *fresh = &p->fresh;
     tt_commit what = {p->target, hash_of(fresh)};
 
     open_stores(p, v);
     switch ((int)p->pc) {
     case PC_UNDO:
-        if (p->undo[p->which] && !tt_commit_undo(&v->head))
+        if (p->undo && !tt_commit_undo(&v->head))
             violate("rank %d cannot undo what it was told to", p->rank);
-        p->undo[p->which] = false;
+        p->undo = false;
         break;
     case PC_BEGIN:
         p->half = tt_commit_begin(&v->head);
@@ -234,6 +232,10 @@ static void write_operation(proc *p)
         half->opt = fresh->opt;
         half->part = fresh->part;
         half->parts = fresh->parts;
+        half->copies = fresh->copies;
+        half->mark = fresh->mark;
+        memcpy(half->copy_part, fresh->copy_part, sizeof half->copy_part);
+        memcpy(half->copy_opt, fresh->copy_opt, sizeof half->copy_opt);
         put_note(v, p->half, 1, note_of(p->target, false));
         break;
     case PC_DESCRIBE:
@@ -247,17 +249,16 @@ static void write_operation(proc *p)
     if (!S.torn && p->pc == PC_FLIP) check_flip(p, half, p->target);
 }
 
-/* What follows a step is done, and said in its note, word by word, in all vaults of the rank. */
+/* What follows a step is done, and said in its note, word by word. */
 static void close_state(proc *p)
 {
-    vault *v = vault_of(p->host, p->which ? p->slot + MIRROR : p->slot);
+    vault *v = vault_of(p->host, p->slot);
     int word = p->pc - PC_CLOSE;
 
     open_stores(p, v);
     put_note(v, tt_commit_current(&v->head), word, note_of(p->label, true));
     close_stores(p, v);
-    p->pc = PC_CLOSE + !word;
-    if (word && ++p->which == p->writes) p->pc = p->after;
+    p->pc = word ? p->after : PC_CLOSE + 1;
 }
 
 static void written(proc *p)
@@ -266,8 +267,7 @@ static void written(proc *p)
 
     p->label = p->target;
     TRACE("world %d rank %d has %s", w->id, p->rank, show(p->label));
-    if (++w->flipped == w->members) committed(w);
-    p->which = 0;
+    if (!S.mirrored && ++w->flipped == w->members) committed(w);
     p->pc = PC_CLOSE;
 }
 
@@ -275,12 +275,9 @@ static void written(proc *p)
 static bool writes(proc *p)
 {
     if (p->pc < PC_UNDO || p->pc > PC_WRITTEN) return false;
-    if (p->pc == PC_BEGIN && !p->copy[p->which]) p->pc = PC_WRITTEN;
+    if (p->pc == PC_BEGIN && !p->copy) p->pc = PC_WRITTEN;
     if (p->pc == PC_WRITTEN) {
-        if (++p->which < p->writes)
-            p->pc = PC_UNDO;
-        else
-            written(p);
+        written(p);
         return true;
     }
     if (burns(p)) return true;
@@ -296,27 +293,43 @@ static int part_of(const world *w, int rank)
     return (rank + w->rotation) % w->parts;
 }
 
-/* Whose part this rank has a copy of: of one on another host, if hosts have equally many. */
-static int mirror_part(const world *w, int rank)
+/* Who has a copy of this one's part: the next on another host; -1: there is no other. */
+static int holder_of(const world *w, int owner)
 {
-    int most = 1;
-
-    for (int i = 0, n = 0; i < w->members; i++) {
-        n = i && w->proc[i].host == w->proc[i - 1].host ? n + 1 : 1;
-        if (n > most) most = n;
+    for (int k = 1; k < w->members; k++) {
+        int r = (owner + k) % w->members;
+        if (w->proc[r].host != w->proc[owner].host) return r;
     }
-    return part_of(w, (rank + most) % w->members);
+    return -1;
 }
 
-static int places_of(const world *w, tt_holder *out)
+/* Spares have the part of a worker, too: copies are of the worker's. */
+static int owner_of(const world *w, int part)
 {
+    int r = 0;
+    while (part_of(w, r) != part) r++;
+    return r;
+}
+
+/* What this rank is to have of other hosts. None of it is there yet. */
+static void plan_copies(const world *w, int rank, content *c)
+{
+    c->copies = 0;
+    c->mark = PLANTED(PLANT_MARK_EARLY) ? w->label.step + 1 : 0;
+    memset(c->copy_opt, 0, sizeof c->copy_opt);
+    for (int r = 0; S.mirrored && r < w->parts; r++)
+        if (holder_of(w, r) == rank) c->copy_part[c->copies++] = part_of(w, r);
+}
+
+static int places_of(const world *w, int rank, tt_holder *out)
+{
+    const proc *p = &w->proc[rank];
+    content c;
     int n = 0;
 
-    for (int r = 0; r < w->members; r++) {
-        const proc *p = &w->proc[r];
-        out[n++] = (tt_holder){p->host, p->slot, part_of(w, r)};
-        if (S.mirrored) out[n++] = (tt_holder){p->host, p->slot + MIRROR, mirror_part(w, r)};
-    }
+    plan_copies(w, rank, &c);
+    out[n++] = (tt_holder){p->host, p->slot, part_of(w, rank)};
+    for (int i = 0; i < c.copies; i++) out[n++] = (tt_holder){p->host, p->slot, c.copy_part[i]};
     return n;
 }
 
@@ -324,13 +337,13 @@ static int places_of(const world *w, tt_holder *out)
 static void choose(world *w)
 {
     tt_holder place[RANKS * 2];
-    int places;
+    int places = 0;
 
     find_halves(w);
     tt_recover_choose(w->found, w->founds, w->has_told ? &w->told : NULL, &w->recovery);
     w->parts = S.sharded ? w->workers : 1;
     w->rotation = S.rotates ? w->generation : 0;
-    places = places_of(w, place);
+    for (int r = 0; r < w->members; r++) places += places_of(w, r, place + places);
     w->source = w->recovery.label;
     w->lost = !w->recovery.any || w->recovery.behind;
     if (w->recovery.any)
@@ -359,35 +372,42 @@ static void choose(world *w)
 
 /* The bytes of this rank's share, from the halves it is taken from. False: one of them is not what
  * it was a moment ago. */
-static bool fill_share(proc *p, int which, int part)
+static bool fill_share(proc *p)
 {
     const world *w = p->w;
     const tt_recovery *r = &w->recovery;
-    tt_holder place = {p->host, which ? p->slot + MIRROR : p->slot, part};
+    int part = part_of(w, p->rank), from[RANKS], places;
+    tt_holder place[1 + RANKS];
     bool whole = true;
-    int from[RANKS];
-    tt_refill s;
 
+    p->copy = !r->any;
+    p->undo = false;
     if (!r->any) {
-        p->copy[which] = true;
-        p->undo[which] = false;
-        p->fresh[which] = cut(w->base, part, w->parts);
+        p->fresh = cut(w->base, part, w->parts);
+        plan_copies(w, p->rank, &p->fresh);
         return true;
     }
-    s = tt_recover_share(r, w->found, w->founds, place, w->label, from);
-    p->copy[which] = s.copy;
-    p->undo[which] = s.undo;
-    if (!s.copy) return true;
+    places = places_of(w, p->rank, place);
+    for (int i = 0; i < places; i++) {
+        tt_refill s = tt_recover_share(r, w->found, w->founds, place[i], w->label, from);
+        p->copy |= s.copy;
+        p->undo |= s.undo;
+    }
+    if (!p->copy) return true;
     for (int k = 0; k < r->parts; k++) {
         const tt_found *f = from[k] < 0 ? NULL : &w->found[from[k]];
         const vault *v = f ? vault_of(f->host, f->slot) : NULL;
         tt_commit now;
         if (!f || !tt_commit_read(&v->head, f->half, &now) || !same_label(now.label, f->label))
             return false;
-        whole &= is_whole(&v->half[f->half]);
-        p->fresh[which] = cut(v->half[f->half], part, w->parts);
+        whole &= holds(&v->half[f->half], k);
+        p->fresh = cut(v->half[f->half], part, w->parts);
     }
-    if (!whole) p->fresh[which].opt ^= 1;
+    plan_copies(w, p->rank, &p->fresh);
+    p->fresh.mark = w->label.step + 1;
+    for (int i = 0; i < p->fresh.copies; i++)
+        p->fresh.copy_opt[i] = opt_of(p->fresh.v, p->fresh.copy_part[i], w->parts) ^ !whole;
+    if (!whole) p->fresh.opt ^= 1;
     return true;
 }
 
@@ -405,9 +425,7 @@ static void recover(proc *p)
 {
     world *w = p->w;
 
-    p->writes = S.mirrored ? 2 : 1;
-    if (!fill_share(p, 0, part_of(w, p->rank)) ||
-        (S.mirrored && !fill_share(p, 1, mirror_part(w, p->rank)))) {
+    if (!fill_share(p)) {
         trouble(p, 4, false);
         return;
     }
@@ -446,16 +464,12 @@ static void apply(proc *p)
         w->known_content = *now;
         if (p->label.step % 16 == 0 && !w->rolling) save(w, p->label, now);
     }
-    p->writes = S.mirrored ? 2 : 1;
-    for (int i = 0; i < p->writes; i++) {
-        vault *x = vault_of(p->host, i ? p->slot + MIRROR : p->slot);
-        content *c = &x->half[tt_commit_current(&x->head)];
-        if (PLANTED(PLANT_COUNT_TWICE)) count_samples(c, p->label.step);
-        p->copy[i] = true;
-        p->undo[i] = false;
-        p->fresh[i] = w->rolling ? cut(w->base, c->part, c->parts)
-                                 : next_content(*c, p->label, (uint32_t)w->generation);
-    }
+    if (PLANTED(PLANT_COUNT_TWICE)) count_samples(now, p->label.step);
+    p->copy = true;
+    p->undo = false;
+    p->fresh = w->rolling ? w->base : next_content(*now, p->label, (uint32_t)w->generation);
+    p->fresh = cut(p->fresh, part_of(w, p->rank), w->parts); /* what it had may have been a copy */
+    plan_copies(w, p->rank, &p->fresh);
     if (w->rolling) set_phase(p, TT_PHASE_SYNC);
     begin_writing(p, w->label, PC_COMPUTE);
 }
@@ -465,14 +479,56 @@ static void compute(proc *p)
     const world *w = p->w;
     double spread = uniform(0.7, 1.3) * (p->slow > 1 ? p->slow : 1);
 
+    p->pc = PC_COPY;
+    p->then = PC_SUM;
     if (w->leaving || w->saving || p->label.step >= S.steps) {
-        p->pc = w->leaving ? PC_LEAVE : PC_FINAL;
+        p->then = w->leaving ? PC_LEAVE : PC_FINAL;
         return;
     }
     set_phase(p, TT_PHASE_STEP);
-    p->pc = PC_SUM;
     if (PLANTED(PLANT_BEGIN_EARLY)) tt_commit_begin(&vault_of(p->host, p->slot)->head);
     if (!p->stuck) run_soon(p, S.compute_s * spread);
+}
+
+/* Copies of what others have committed: before the next results, or before it leaves. False: one is
+ * still on its way. */
+static bool take_copies(proc *p)
+{
+    const world *w = p->w;
+    vault *v = vault_of(p->host, p->slot);
+    content *now = &v->half[tt_commit_current(&v->head)];
+
+    if (now->mark == p->label.step + 1 && !PLANTED(PLANT_MARK_EARLY)) return true; /* as found */
+    for (int i = 0; i < now->copies; i++) {
+        const proc *o = &w->proc[owner_of(w, now->copy_part[i])];
+        const vault *from = vault_of(o->host, o->slot);
+        bool sent = o->alive || o->pc == PC_EXIT; /* nobody leaves before it has */
+        if (!sent || !same_label(o->label, p->label) || !linked(p->host, o->host)) return false;
+        now->copy_opt[i] = from->half[tt_commit_current(&from->head)].opt;
+    }
+    return true;
+}
+
+static void copy_or_wait(proc *p)
+{
+    if (take_copies(p) || PLANTED(PLANT_COPY_UNAWAITED)) {
+        p->waiting = false;
+        p->pc = PC_MARK;
+        return;
+    }
+    if (!p->waiting) p->waiting_since = S.now;
+    p->waiting = true;
+    run_soon(p, 0.002);
+}
+
+static void mark_copies(proc *p)
+{
+    vault *v = vault_of(p->host, p->slot);
+    content *now = &v->half[tt_commit_current(&v->head)];
+
+    if (!PLANTED(PLANT_COPY_UNAWAITED) || take_copies(p)) now->mark = p->label.step + 1;
+    if (++p->w->flipped == p->w->members) committed(p->w);
+    p->pc = p->then;
 }
 
 /* The lock of a slot is dropped by the kernel when its holder is gone. */
@@ -556,7 +612,17 @@ static void run_rank(proc *p)
             break;
         case PC_COMPUTE:
             compute(p);
-            if (p->pc == PC_SUM) return;
+            if (p->then == PC_SUM) return;
+            break;
+        case PC_COPY:
+            if (!S.mirrored)
+                p->pc = p->then;
+            else
+                copy_or_wait(p);
+            if (p->waiting) return;
+            break;
+        case PC_MARK:
+            mark_copies(p);
             break;
         case PC_SUM:
             arrive(p);

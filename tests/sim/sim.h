@@ -30,7 +30,6 @@ enum {
     MAIL_MOST = 512, /* letters on their way */
     EPOCH_STEPS = 8,
     STEP_SAMPLES = 4,
-    MIRROR = 100, /* the number of a slot's mirror: slot + MIRROR */
     TRACE_LINES = 400,
     TRUTHS = 4096,
 };
@@ -51,6 +50,9 @@ typedef struct content {
     tt_witness last;
     uint64_t opt; /* its part of the optimiser's state */
     int part, parts;
+    int copies, copy_part[RANKS]; /* of parts on other hosts; there if mark is step + 1 */
+    uint64_t copy_opt[RANKS];
+    int64_t mark;
 } content;
 
 typedef struct vault {
@@ -73,7 +75,7 @@ typedef struct host {
     double silent_at; /* when it was frozen or cut off */
     int announced;    /* slots the policy knows of                        */
     bool lost;        /* ... or that it is gone                           */
-    vault main[SLOTS], mirror[SLOTS];
+    vault slot[SLOTS];
     uint32_t owner[SLOTS];   /* serial of the process that holds the lock        */
     double bad_until[SLOTS]; /* processes die there */
 } host;
@@ -89,6 +91,8 @@ typedef enum pc {
     PC_ASKED,
     PC_RECOVER,
     PC_COMPUTE,
+    PC_COPY, /* what other hosts have sent of the last commit, and that it is there */
+    PC_MARK,
     PC_SUM,
     PC_SUMMED,
     PC_UNDO, /* from here on: writing a half */
@@ -110,7 +114,7 @@ typedef struct proc {
     bool born, alive, stopped, deferred, dead_told, confirmed;
     int code;
     tt_phase phase;
-    pc pc, after;
+    pc pc, after, then;
     bool waiting; /* in a collective */
     double waiting_since;
     double posted_at; /* when its last letter arrives */
@@ -120,11 +124,10 @@ typedef struct proc {
     double slow, was_slow; /* times */
     bool stuck;            /* computes for ever */
     tt_label label;        /* of what it committed last */
-    int writes, which;     /* vaults to write in this turn; which one now */
-    bool copy[2], undo[2];
+    bool copy, undo;
     int half;
     tt_label target;
-    content fresh[2];
+    content fresh;
 } proc;
 
 typedef enum stage { AT_INIT, AT_GATHER, AT_CONSENT, AT_SUM, AT_FINAL } stage;
@@ -143,7 +146,7 @@ typedef struct world {
     tt_told told; /* came with GO */
     bool has_told;
     /* what all ranks know after a collective */
-    tt_found found[HOSTS * SLOTS * 4];
+    tt_found found[HOSTS * SLOTS * 2 * (1 + RANKS)];
     int founds;
     tt_recovery recovery;
     bool lost, has_found;
@@ -301,8 +304,9 @@ typedef struct sim {
     bool has_committed;
     tt_told committed;
     int committed_parts;
-    unsigned committed_on; /* hosts; all of them together have all of it */
-    bool committed_lost;   /* ... had: one of them has died since        */
+    unsigned committed_on;   /* hosts; all of them together have all of it */
+    unsigned committed_gone; /* of these have died since                  */
+    bool committed_twice;    /* any one of them may                       */
     double committed_at;
     bool fatal;             /* was said */
     bool calm, done, whole; /* whole: not cut short after calm */

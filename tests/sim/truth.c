@@ -93,6 +93,15 @@ static bool is_whole(const content *c)
     return c->check == tt_mix(c->v) && c->opt == opt_of(c->v, c->part, c->parts);
 }
 
+/* Is this part in it, as it should be: its own, or a copy? */
+static bool holds(const content *c, int part)
+{
+    if (!is_whole(c) || part == c->part) return is_whole(c);
+    for (int i = 0; i < c->copies; i++)
+        if (c->copy_part[i] == part) return c->copy_opt[i] == opt_of(c->v, part, c->parts);
+    return false;
+}
+
 /* ---- the truth of each label ---- */
 
 static truth *truth_of(tt_label l)
@@ -141,12 +150,13 @@ static void committed(world *w)
     S.committed = (tt_told){w->label, (uint32_t)w->generation};
     S.committed_parts = w->parts;
     S.has_committed = true;
-    S.committed_on = 0;
-    S.committed_lost = false;
+    S.committed_on = S.committed_gone = 0;
     for (int r = 0; r < w->members; r++) {
-        S.committed_on |= 1u << w->proc[r].host;
-        S.committed_lost |= S.host[w->proc[r].host].died_at > w->made_at;
+        unsigned h = 1u << w->proc[r].host;
+        S.committed_on |= h;
+        if (S.host[w->proc[r].host].died_at > w->made_at) S.committed_gone |= h;
     }
+    S.committed_twice = (!S.sharded || S.mirrored) && __builtin_popcount(S.committed_on) > 1;
     S.committed_at = S.now;
     S.commits++;
     if (!w->stepped) return;
@@ -159,7 +169,7 @@ static void committed(world *w)
 
 static vault *vault_of(int h, int slot)
 {
-    return slot >= MIRROR ? &S.host[h].mirror[slot - MIRROR] : &S.host[h].main[slot];
+    return &S.host[h].slot[slot];
 }
 
 static bool has_host(const world *w, int h)
@@ -194,16 +204,22 @@ static void add_found(world *w, int h, int slot)
         tt_commit c;
         if (!tt_commit_read(&v->head, half, &c)) continue;
         check_note(v, half, &c);
-        w->found[w->founds++] = (tt_found){
+        const content *there = &v->half[half];
+        tt_found f = {
             .host = h,
             .slot = slot,
             .half = half,
             .current = tt_commit_current(&v->head) == half,
             .label = c.label,
             .hash = c.hash,
-            .part = v->half[half].part,
-            .parts = v->half[half].parts,
+            .part = there->part,
+            .parts = there->parts,
         };
+        w->found[w->founds++] = f;
+        for (int i = 0; i < there->copies && there->mark == c.label.step + 1; i++) {
+            f.part = there->copy_part[i];
+            w->found[w->founds++] = f;
+        }
     }
 }
 
@@ -212,10 +228,7 @@ static void find_halves(world *w)
 {
     w->founds = 0;
     for (int h = 0; h < S.hosts; h++)
-        for (int i = 0; has_host(w, h) && i < S.host[h].slots; i++) {
-            add_found(w, h, i);
-            if (S.mirrored) add_found(w, h, i + MIRROR);
-        }
+        for (int i = 0; has_host(w, h) && i < S.host[h].slots; i++) add_found(w, h, i);
     for (int i = w->founds - 1; i > 0; i--) { /* the order is nobody's promise */
         int k = below(i + 1);
         tt_found f = w->found[i];
@@ -239,26 +252,30 @@ static bool committed_is_there(const world *w)
     unsigned have = 0;
 
     for (int h = 0; h < S.hosts; h++)
-        for (int i = 0; has_host(w, h) && i < S.host[h].slots * 2; i++) {
-            vault *v = vault_of(h, i < S.host[h].slots ? i : i - S.host[h].slots + MIRROR);
+        for (int i = 0; has_host(w, h) && i < S.host[h].slots; i++) {
+            vault *v = vault_of(h, i);
             for (int half = 0; v->head.word && half < 2; half++) {
                 const content *c = &v->half[half];
                 tt_label l = label_in(v, half);
-                if (same_label(l, S.committed.label) && !older(label_in(v, v->head.word & 1), l) &&
-                    is_whole(c) && c->v == t->v && c->parts == S.committed_parts)
-                    have |= 1u << c->part;
+                if (!same_label(l, S.committed.label) || older(label_in(v, v->head.word & 1), l) ||
+                    c->v != t->v || c->parts != S.committed_parts)
+                    continue;
+                for (int k = 0; k < c->parts; k++)
+                    if (holds(c, k) && (k == c->part || c->mark == l.step + 1)) have |= 1u << k;
             }
         }
     return have + 1 == 1u << S.committed_parts;
 }
 
-/* Must what was committed last be there? Unless a host that had it died or is not asked. */
+/* Must what was committed last be there? Unless hosts that had it died or are not asked: with
+ * copies one of them may. */
 static bool committed_must_be_there(const world *w)
 {
-    if (S.committed_lost) return false;
+    unsigned missing = S.committed_gone;
+
     for (int h = 0; h < S.hosts; h++)
-        if (S.committed_on >> h & 1 && !has_host(w, h)) return false;
-    return true;
+        if (!has_host(w, h)) missing |= S.committed_on & 1u << h;
+    return __builtin_popcount(missing) <= S.committed_twice;
 }
 
 /* Invariant 1, and that what is taken is what it should be. */
@@ -282,7 +299,7 @@ static void check_found(const world *w)
         const tt_found *f = from[k] < 0 ? NULL : &w->found[from[k]];
         const content *c = f ? &vault_of(f->host, f->slot)->half[f->half] : NULL;
         const truth *t = truth_of(r->label);
-        if (!c || !is_whole(c) || t->run != S.run || c->v != t->v || c->part != k)
+        if (!c || !holds(c, k) || t->run != S.run || c->v != t->v)
             violate("generation %d goes on from part %d of %d of %s, which is %s", w->generation, k,
                     r->parts, show(r->label), c ? "not what was committed" : "not there");
     }
@@ -303,12 +320,12 @@ static void goes_on(const world *w)
     if (w->lost || known) return;
     S.committed.label = w->source;
     S.committed_parts = w->recovery.parts;
-    S.committed_lost = false;
-    S.committed_on = 0;
+    S.committed_on = S.committed_gone = 0;
+    S.committed_twice = false;
     tt_recover_share(&w->recovery, w->found, w->founds, nowhere, w->source, from);
     for (int k = 0; k < w->recovery.parts; k++) {
         int h = w->found[from[k]].host;
         S.committed_on |= 1u << h;
-        S.committed_lost |= S.host[h].died_at > w->made_at;
+        if (S.host[h].died_at > w->made_at) S.committed_gone |= 1u << h;
     }
 }
