@@ -136,6 +136,19 @@ TT_TEST(failpoint, with_a_folder_it_fires_once_for_all_processes)
     done();
 }
 
+TT_TEST(failpoint, one_may_wait_for_another)
+{
+    EXPECT(!mkdir("hit", 0700));
+    EXPECT_OK(tt_failpoint_set("test.place=fail/after:test.other@2,test.other=fail", "hit"));
+    for (int i = 0; i < 3; i++) EXPECT_INT(0, pass());
+    EXPECT_INT(EIO, pass_other());
+    EXPECT_INT(0, pass());
+    EXPECT_INT(EIO, pass());
+    EXPECT_ERR(TT_EINVAL, tt_failpoint_set("test.place=fail/after:test.other", NULL));
+    EXPECT_ERR(TT_EINVAL, tt_failpoint_set("test.place=fail/after:no.such", "hit"));
+    done();
+}
+
 TT_TEST(failpoint, mistakes_are_refused_and_named)
 {
     static const char *const wrong[] = {

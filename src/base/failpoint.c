@@ -28,7 +28,7 @@ static const struct {
 };
 
 typedef struct point {
-    char name[WORD];
+    char name[WORD], after_name[WORD]; /* after_name: ""; or only when this one has fired */
     act what;
     double value;
     int time, rank, nth; /* nth: of those of this name in the list, from 1 */
@@ -71,7 +71,7 @@ static bool read_rest(const char *at, point *p)
     bool value = false, time = false, rank = false;
 
     while (*at) {
-        if (*at == ':' && !value && !time && !rank) {
+        if (*at == ':' && !value && !time && !rank && !*p->after_name) {
             char *end;
             p->value = strtod(at + 1, &end);
             if (end == at + 1 || !(p->value >= 0 && p->value <= acts[p->what].most)) return false;
@@ -87,6 +87,12 @@ static bool read_rest(const char *at, point *p)
             at += 6;
             if (!read_count(&at, 0, &p->rank)) return false;
             rank = true;
+        } else if (!strncmp(at, "/after:", 7) && !*p->after_name) {
+            size_t n = strcspn(at += 7, "@/:");
+            if (!n || n >= sizeof p->after_name) return false;
+            memcpy(p->after_name, at, n);
+            if (!is_known(p->after_name)) return false;
+            at += n;
         } else {
             return false;
         }
@@ -118,7 +124,8 @@ static tt_err parse(const char *text)
                        text);
     p.value = acts[p.what].without;
     if (!read_rest(equals + word, &p))
-        return tt_fail(TT_EINVAL, "'%.200s': behind '%s' may stand %s@N, @N+ or /rank:K", text,
+        return tt_fail(TT_EINVAL,
+                       "'%.200s': behind '%s' may stand %s@N, @N+, /rank:K or /after:NAME", text,
                        acts[p.what].word, acts[p.what].most < 0 ? "" : "a number after a colon, ");
     if (point_count == POINTS_MOST)
         return tt_fail(TT_EINVAL, "more than %d failpoints", POINTS_MOST);
@@ -138,6 +145,10 @@ tt_err tt_failpoint_set(const char *list, const char *dir)
         err = tt_fail(TT_EINVAL, "%.200s...: the path is too long", dir);
     for (char *one = strtok_r(copy, ", ", &save); one && !err; one = strtok_r(NULL, ", ", &save))
         err = parse(one);
+    for (int i = 0; i < point_count && !err; i++)
+        if (*points[i].after_name && !*folder)
+            err = tt_fail(TT_EINVAL, "%s/after:%s takes TUTTI_FAILPOINT_DIR", points[i].name,
+                          points[i].after_name);
     if (!err && point_count && *folder && access(folder, W_OK | X_OK))
         err = tt_fail(TT_EINVAL, "TUTTI_FAILPOINT_DIR: %s: %s", folder, strerror(errno));
     free(copy);
@@ -163,6 +174,14 @@ void tt_failpoint_rank(int rank)
 }
 
 /* ---- coming by ---- */
+
+static bool has_fired(const char *name)
+{
+    char path[FOLDER_ROOM + WORD + 16];
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return !access(path, F_OK);
+}
 
 /* Whoever makes the file fires; what fires always only leaves word. */
 static bool is_first(const point *p)
@@ -235,6 +254,7 @@ int tt_failpoint_hit(const char *name)
     for (int i = 0; i < point_count && !any; i++) {
         point *p = &points[i];
         if (strcmp(p->name, name) || (p->rank >= 0 && p->rank != own_rank)) continue;
+        if (*p->after_name && !has_fired(p->after_name)) continue;
         p->passed++;
         if (p->after ? p->passed < p->time : p->passed != p->time) continue;
         if ((any = is_first(p))) due = *p;

@@ -10,12 +10,13 @@
  *   fail[:errno]                                            the place is told, by this number
  *
  * and behind it, in any order: @N the N-th time this process comes by (first: 1), @N+ then and
- * every time after, /rank:K in the process that has this rank alone. With TUTTI_FAILPOINT_DIR each
- * one without the plus fires once for all processes together: a file of its name in that folder
- * says that it has (name#2 if the name is in the list twice). So a world that comes after does not
- * die of the same, and a test sees that its point was hit. A list with a mistake, or with a name
- * that this program does not have, ends the program at its start: a test must not pass because of a
- * slip. */
+ * every time after, /rank:K in the process that has this rank alone, /after:NAME passes count only
+ * once NAME has fired (which takes the folder that is told of next): so one can go wrong while
+ * another is made good. With TUTTI_FAILPOINT_DIR each one without the plus fires once for all
+ * processes together: a file of its name in that folder says that it has (name#2 if the name is in
+ * the list twice). So a world that comes after does not die of the same, and a test sees that its
+ * point was hit. A list with a mistake, or with a name that this program does not have, ends the
+ * program at its start: a test must not pass because of a slip. */
 #ifndef TT_FAILPOINT_H
 #define TT_FAILPOINT_H
 

@@ -45,9 +45,9 @@ struct tt_pulse {
     pthread_t thread, owner;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    tt_go go; /* generation 0: not yet */
-    bool heard, closing;
-    json_t *told; /* an array: what is still to be said */
+    tt_go go;                  /* generation 0: not yet */
+    bool heard, closing, mute; /* mute: a test wants it so */
+    json_t *told;              /* an array: what is still to be said */
     _Atomic int wish;
 };
 
@@ -98,6 +98,7 @@ static void tell_stack(tt_pulse *p)
 
 static void beat(tt_pulse *p)
 {
+    if (p->mute || (p->mute = TT_FAILPOINT("pulse.beat"))) return;
     tt_say(p->wire, 0,
            json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I}", "say", "beat", "world", p->world,
                      "rank", p->rank, "pid", (int)getpid(), "host", p->host, "phase",

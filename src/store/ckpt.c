@@ -233,6 +233,7 @@ static tt_err open_step(const char *path, int64_t step, bool verify, tt_ckpt **o
     }
     if ((err = manifest_files(path, &c->m, verify))) goto out;
     if ((err = open_files(path, c))) goto out;
+    TT_FAILPOINT("ckpt.opened");
     *out = c;
     c = NULL;
 out:

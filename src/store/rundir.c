@@ -171,7 +171,9 @@ tt_err tt_run_dir_open(const char *parent, const char *name, const char *path, b
     if (!d) return tt_fail(TT_ENOMEM, "open a run folder: no memory");
     d->lock = -1;
     if ((err = find_folder(parent, name, path, resume, d->open.path))) goto out;
+    TT_FAILPOINT("rundir.found");
     if ((err = take_lock(d->open.path, resume, &d->lock))) goto out;
+    TT_FAILPOINT("rundir.locked");
     d->open.resumed = resume;
     *out = &d->open;
     d = NULL;
@@ -233,10 +235,13 @@ tt_err tt_run_dir_write(tt_run_dir *d, const char *file, const char *text)
 {
     char path[PATH_ROOM];
     tt_err err;
+    int why;
 
     if (!*file || *file == '/' || strstr(file, ".."))
         return tt_fail(TT_EINVAL, "\"%s\" is no name for a file of a run", file);
     if ((err = path_join(d->path, file, path))) return err;
+    if ((why = TT_FAILPOINT("rundir.write")))
+        return tt_fail(TT_EIO, "writing %s: %s", path, strerror(why));
     return tt_file_write(path, text, strlen(text));
 }
 

@@ -155,19 +155,25 @@ static tt_err write_checkpoint(tt_saver *s, bool *finite)
         err = tt_fail(TT_EIO, "make the folder %s: %s", temp, strerror(errno));
         goto out;
     }
+    TT_FAILPOINT("saver.made");
     if ((err = write_parts(s, temp, files))) goto out;
+    TT_FAILPOINT("saver.written");
     if (s->helpers && (err = tt_parts_take(s->folder, s->step, s->helpers, s->token, s->wait_s,
                                            temp, files, finite)))
         goto out;
     if ((err = write_manifest(s, temp, files, *finite))) goto out;
+    TT_FAILPOINT("saver.described");
     if ((err = tt_ckpt_open_path(temp, true, &back))) {
         err = tt_context(err, "reading back what was written");
         goto out;
     }
     tt_ckpt_close(back);
+    TT_FAILPOINT("saver.checked");
     if ((err = put_in_place(temp, final, old))) goto out;
     placed = true;
+    TT_FAILPOINT("saver.renamed");
     if ((err = tt_dir_sync(s->folder))) goto out;
+    TT_FAILPOINT("saver.synced");
     /* Only now: until the new name is on disk the old content has to be there too. */
     if (remove_any(temp) || remove_any(old)) tt_warn("old checkpoint: %s", tt_message());
 out:
@@ -202,10 +208,12 @@ static void remove_checkpoint(const char *path)
     char temp[PATH_ROOM + 8];
 
     snprintf(temp, sizeof temp, "%s.tmp", path);
-    if (rename(path, temp))
+    if (rename(path, temp)) {
         tt_warn("old checkpoint %s cannot be removed: %s", path, strerror(errno));
-    else if (remove_any(temp))
-        tt_warn("old checkpoint: %s", tt_message());
+        return;
+    }
+    TT_FAILPOINT("saver.removing");
+    if (remove_any(temp)) tt_warn("old checkpoint: %s", tt_message());
 }
 
 static void prune(const tt_saver *s, const tt_ckpt_info *list, int count, bool finite)
@@ -242,6 +250,7 @@ static void settle(tt_saver *s, bool finite)
     int count;
 
     if (finite) write_pointer(s->folder, "LATEST", s->step);
+    TT_FAILPOINT("saver.pointed");
     if (tt_ckpt_list(s->folder, false, &list, &count)) {
         tt_warn("old checkpoints are not removed: %s", tt_message());
         return;
@@ -250,6 +259,7 @@ static void settle(tt_saver *s, bool finite)
     for (int i = 0; i < count; i++)
         if (list[i].best) write_pointer(s->folder, "BEST", list[i].step);
     prune(s, list, count, finite);
+    TT_FAILPOINT("saver.pruned");
     free(list);
 }
 
@@ -262,6 +272,7 @@ static tt_err write_share(tt_saver *s)
     tt_err err = tt_part_begin(s->folder, s->step, folder);
 
     if (!err) err = write_parts(s, folder, files);
+    TT_FAILPOINT("parts.written");
     if (!err) err = tt_part_note(s->folder, s->step, s->part, s->token, files, finite);
     json_decref(files);
     if (err) tt_warn("part of the checkpoint of step %lld: %s", (long long)s->step, tt_message());
@@ -297,6 +308,7 @@ static void *work(void *arg)
         while (!s->busy && !s->quit) pthread_cond_wait(&s->changed, &s->lock);
         if (!s->busy) break;
         pthread_mutex_unlock(&s->lock);
+        TT_FAILPOINT("saver.begin");
         err = save_now(s);
         json_decref(s->meta);
         s->meta = NULL;
@@ -425,6 +437,7 @@ tt_err tt_ckpt_set_aside(const char *folder, int64_t step)
         if (list[i].step > step && !(err = rename_bad(list[i].path))) moved++;
     free(list);
     if (!moved) return err;
+    TT_FAILPOINT("ckpt.aside");
     if (err || (err = tt_dir_sync(folder)) || (err = tt_ckpt_list(folder, false, &list, &count)))
         return err;
     write_pointer(folder, "LATEST", step);
@@ -503,6 +516,7 @@ tt_err tt_saver_save(tt_saver *s, int64_t step, json_t *meta, double score)
     for (int i = 0; i < s->count; i++)
         if (s->staged[i].bytes)
             memcpy((void *)s->staged[i].data, s->source[i]->data, (size_t)s->staged[i].bytes);
+    TT_FAILPOINT("saver.staged");
     s->step = step;
     s->meta = meta;
     s->score = score;

@@ -123,6 +123,7 @@ static void judge_early_stop(tt_trainer *t)
 static tt_err validate(tt_trainer *t)
 {
     tt_vital_set(t->opts.vital, TT_PHASE_JUDGE, t->step);
+    TT_FAILPOINT("train.validate");
     tt_err err = tt_train_validate(t, &t->progress.val);
 
     if (err) return err;
@@ -168,6 +169,7 @@ static tt_err after_step(tt_trainer *t)
     if (t->saves && (p->end || due(&t->save.every, t->step, t->stats.order & ORDER_SAVE))) {
         if (is_val(&t->save.best) && !p->validated && (err = validate(t))) return err;
         tt_vital_set(t->opts.vital, TT_PHASE_SAVE, t->step);
+        TT_FAILPOINT("train.save");
         if ((err = trainer_save(t))) return err;
     }
     /* After the last step there is nothing to do meanwhile, and this is the last word. What is
@@ -175,6 +177,7 @@ static tt_err after_step(tt_trainer *t)
     if (t->saves && p->end && (err = trainer_await_saver(t))) return err;
     trainer_poll_saver(t);
     report_step(t);
+    TT_FAILPOINT("train.reported");
     tell_epoch(t);
     keep_close_step(t);
     tt_vital_set(t->opts.vital, p->end ? TT_PHASE_END : TT_PHASE_STEP, t->step);
@@ -244,6 +247,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 
     if (t->open_end) return close_step(t, out);
     if (t->step >= t->steps || t->early_end) return nothing_left(t, out);
+    TT_FAILPOINT("train.step");
     t->begun = tt_clock_s();
     if ((err = tt_feed_take(t->feed, &batch))) return err; /* of this rank's data alone */
     t->got_data = tt_clock_s();
@@ -258,6 +262,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
                      .hear = (t->step + 1) % t->epoch_steps == 0};
     keep_marks(t, &in.whole, &in.begun);
     if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) return err;
+    TT_FAILPOINT("train.computed");
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
     if (!isfinite(t->stats.sum.loss))
@@ -274,6 +279,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     t->step++;
     fill_progress(t);
     keep_commit(t);
+    TT_FAILPOINT("train.committed");
     tt_vital_set(t->opts.vital, TT_PHASE_STEP, t->step);
     err = after_step(t);
     if (t->trace_to && t->step >= t->trace_from &&
