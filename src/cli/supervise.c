@@ -3,9 +3,12 @@
  * Ctrl-C once asks the workers to finish the step and save; twice ends them at once. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -381,6 +384,42 @@ static int show_plan(const tt_launch_opts *l, tt_arena *a)
     return 0;
 }
 
+/* A supervisor holds a lock in the folder of its hub. Where nobody does, it died before it had a
+ * world, whose keeper would have cleared up. */
+static void hold_folder(const char *folder)
+{
+    char path[CLI_PATH + 8];
+    int fd; /* for as long as the process lives */
+
+    snprintf(path, sizeof path, "%s/lock", folder);
+    if ((fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) >= 0) flock(fd, LOCK_EX | LOCK_NB);
+}
+
+static void sweep_folders(const char *parent)
+{
+    char **names, folder[CLI_PATH], path[CLI_PATH + 8];
+    int count, fd;
+
+    if (tt_dir_list(parent, &names, &count)) return;
+    for (int i = 0; i < count; i++) {
+        struct stat st;
+        if (strncmp(names[i], "tutti-", 6) || strlen(names[i]) != 12) continue;
+        snprintf(folder, sizeof folder, "%s/%s", parent, names[i]);
+        snprintf(path, sizeof path, "%s/lock", folder);
+        if (lstat(folder, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
+            (fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) < 0)
+            continue;
+        if (!flock(fd, LOCK_EX | LOCK_NB)) {
+            unlink(path);
+            snprintf(path, sizeof path, "%s/hub", folder);
+            unlink(path);
+            rmdir(folder); /* unless the keeper of a world is still at it */
+        }
+        close(fd);
+    }
+    tt_dir_free(names, count);
+}
+
 /* The hub in a folder of ours, unless there is one already for hosts that wait. */
 static tt_err open_hub(const cli_world_opts *o, bool far, char folder[CLI_PATH], tt_hub **out)
 {
@@ -399,6 +438,8 @@ static tt_err open_hub(const cli_world_opts *o, bool far, char folder[CLI_PATH],
         *folder = 0;
         return err;
     }
+    hold_folder(folder);
+    sweep_folders(tmp && *tmp ? tmp : "/tmp");
     if (!far) return tt_hub_open(&(tt_hub_opts){.folder = folder, .world = ""}, out);
     if ((err = tt_cluster_key_path(key)) || (err = tt_cluster_key_make(key))) return err;
     return tt_hub_open(&(tt_hub_opts){folder, "tcp://*:0", key, ""}, out);

@@ -171,7 +171,8 @@ typedef struct tt_launch_opts {
                               * is of this world alone: what is left in it of an earlier one, whose
                               * supervisor was killed, is ended and cleared away first */
     const char *rsh;         /* the command that reaches other hosts (tt_hub_rsh); NULL: as below */
-    const char *rooms; /* of the run; NULL: none. The keeper removes them if the caller dies */
+    const char *rooms; /* of the run; NULL: none. The keeper removes them if the caller dies ... */
+    const char *home;  /* ... and the folder of the caller's hub; NULL: it has none              */
 } tt_launch_opts;
 
 /* The command line of the launcher and what is set in its environment beside ours, as `tutti train

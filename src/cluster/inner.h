@@ -105,7 +105,7 @@ typedef struct tt_keeper {
     const char *mark;
     const char *folder, *shm; /* to remove in the end; shm may be NULL */
     bool far;                 /* other hosts take part: the launcher has to clear up there, too */
-    const char *rooms;        /* to remove if the supervisor dies; may be NULL */
+    const char *rooms, *home; /* to remove if the supervisor dies; may be NULL */
     int lock;                 /* held as long as the keeper lives                            */
     int control;              /* bytes from the supervisor, each a signal for the launcher, 0: it
                                * is about to close it; its end, or that of the supervisor, ends

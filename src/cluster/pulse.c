@@ -1,6 +1,6 @@
 /* pulse: a worker's line to its supervisor.
  *
- *   worker to supervisor   beat    world, rank, pid, host, phase, step: ten times a second
+ *   worker to supervisor   beat    world, rank, pid, host, phase, step, waits: ten times a second
  *                          tell    world, rank, what: an object, for the display or the ledger
  *                          dying   world, rank: told to, it ends now
  *   supervisor to worker   go      generation, and what is committed
@@ -100,10 +100,10 @@ static void beat(tt_pulse *p)
 {
     if (p->mute || (p->mute = TT_FAILPOINT("pulse.beat"))) return;
     tt_say(p->wire, 0,
-           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I}", "say", "beat", "world", p->world,
+           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:b}", "say", "beat", "world", p->world,
                      "rank", p->rank, "pid", (int)getpid(), "host", p->host, "phase",
-                     atomic_load(&p->vital.phase), "step",
-                     (json_int_t)atomic_load(&p->vital.step)));
+                     atomic_load(&p->vital.phase), "step", (json_int_t)atomic_load(&p->vital.step),
+                     "waits", tt_vital_waits(tt_clock_s())));
 }
 
 static void take_go(tt_pulse *p, const json_t *o)

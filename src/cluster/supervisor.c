@@ -206,7 +206,8 @@ static tt_err launch_world(tt_supervisor *s, world *w)
                         .argv = command,
                         .env = env,
                         .folder = tt_arena_printf(a, "%s/world-%d", s->o.folder, w->id),
-                        .rooms = s->o.rooms};
+                        .rooms = s->o.rooms,
+                        .home = s->o.folder};
     if (s->o.agents) err = tt_hub_rsh(s->o.hub, command[0], a, &l.rsh);
     if (!err && !(err = tt_launch_start(&l, &w->launch))) {
         w->member = calloc((size_t)w->members, sizeof *w->member);
@@ -576,10 +577,12 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
     m->phase = (tt_phase)phase;
     m->step = json_integer_value(json_object_get(o, "step"));
     note_step(s, w, m);
-    take_event(
-        s,
-        (tt_event){
-            .kind = TT_EV_BEAT, .world = w->id, .rank = rank, .phase = m->phase, .step = m->step});
+    take_event(s, (tt_event){.kind = TT_EV_BEAT,
+                             .world = w->id,
+                             .rank = rank,
+                             .phase = m->phase,
+                             .step = m->step,
+                             .waits = json_is_true(json_object_get(o, "waits"))});
 }
 
 /* A job, a dataset or numbers that are bad will be so the next time. */
