@@ -321,6 +321,10 @@ static int conclude(watch *w)
     }
     if (w->trouble) {
         fprintf(stderr, "tutti: %s\n", w->trouble);
+        if (w->end && w->trouble_code == 6) { /* the vault has it */
+            fprintf(stderr, "tutti: the state is kept in memory: make room on the disk, then\n");
+            cli_resume_show(w->start, w->end);
+        }
         return w->trouble_code ? w->trouble_code : w->code ? w->code : 1;
     }
     if (w->end) return w->code;

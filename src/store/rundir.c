@@ -115,6 +115,8 @@ static tt_err take_lock(const char *folder, bool resume, int *out)
         return tt_fail(TT_EINVAL,
                        "%s already holds a run: go on with --resume, or choose another folder",
                        folder);
+    /* A run that goes on does so on a disk that has become read-only, too: to lock is enough. */
+    if (fd < 0 && resume && errno == EROFS) fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
     /* A look at the run (tt_run_look) holds the lock for a moment, so one refusal is none. */
     while (flock(fd, LOCK_EX | LOCK_NB)) {
@@ -134,7 +136,8 @@ static tt_err take_lock(const char *folder, bool resume, int *out)
     size = snprintf(text, sizeof text, "%d %s\n", (int)getpid(), *host ? host : "localhost");
     if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)size, 0) != size) {
         err = tt_fail(TT_EIO, "write %s: %s", path, strerror(errno));
-        goto fail;
+        if (!resume) goto fail;
+        tt_warn("%s", tt_message());
     }
     *out = fd;
     return TT_OK;
@@ -226,8 +229,8 @@ tt_err tt_run_dir_begin(tt_run_dir *d)
     if ((err = path_join(d->path, "summary.json", path)) ||
         (err = path_join(d->path, "summary.old.json", old)))
         return err;
+    if (!tt_file_exists(path)) return TT_OK; /* on a read-only disk rename would not say so */
     if (!rename(path, old)) return tt_dir_sync(d->path);
-    if (errno == ENOENT) return TT_OK;
     return tt_fail(TT_EIO, "rename %s to %s: %s", path, old, strerror(errno));
 }
 

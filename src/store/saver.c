@@ -133,6 +133,37 @@ fail:
     return tt_fail(TT_EIO, "rename %s to %s: %s", temp, final, strerror(errno));
 }
 
+/* Clears away what a process that died, or a disk that failed, left behind; but for the parts of
+ * `step`, which may be in the making. What cannot be removed now is tried again with the next save.
+ */
+static void tidy(const char *folder, int64_t step)
+{
+    char **names, path[PATH_ROOM], final[PATH_ROOM], parts[64];
+    int count;
+
+    snprintf(parts, sizeof parts, TT_STEP_DIR ".parts", (long long)step);
+    if (tt_dir_list(folder, &names, &count)) {
+        tt_info("not looked for leftovers: %s", tt_message());
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        char *end = strrchr(names[i], '.');
+        bool pointer = !strcmp(names[i], "LATEST.tmp") || !strcmp(names[i], "BEST.tmp");
+        tt_err err = TT_OK;
+        if ((strncmp(names[i], "step-", 5) && !pointer) || !end || !strcmp(names[i], parts))
+            continue;
+        if (path_join(folder, names[i], path)) continue;
+        snprintf(final, sizeof final, "%s/%.*s", folder, (int)(end - names[i]), names[i]);
+        if (!strcmp(end, ".tmp") || !strcmp(end, ".parts") ||
+            (!strcmp(end, ".old") && tt_file_exists(final)))
+            err = remove_any(path);
+        else if (!strcmp(end, ".old") && rename(path, final))
+            err = tt_fail(TT_EIO, "rename %s to %s: %s", path, final, strerror(errno));
+        if (err) tt_info("a leftover stays for now: %s", tt_message());
+    }
+    tt_dir_free(names, count);
+}
+
 static tt_err write_checkpoint(tt_saver *s, bool *finite)
 {
     char temp[PATH_ROOM], final[PATH_ROOM], old[PATH_ROOM], message[sizeof s->message];
@@ -150,7 +181,8 @@ static tt_err write_checkpoint(tt_saver *s, bool *finite)
     snprintf(final, sizeof final, "%s/" TT_STEP_DIR, s->folder, (long long)s->step);
     snprintf(temp, sizeof temp, "%s/" TT_STEP_DIR ".tmp", s->folder, (long long)s->step);
     snprintf(old, sizeof old, "%s/" TT_STEP_DIR ".old", s->folder, (long long)s->step);
-    if ((err = remove_any(temp)) || (err = tt_dir_make(s->folder))) goto out;
+    if ((err = tt_dir_make(s->folder))) goto out;
+    tidy(s->folder, s->step);
     if (mkdir(temp, 0777)) {
         err = tt_fail(TT_EIO, "make the folder %s: %s", temp, strerror(errno));
         goto out;
@@ -390,29 +422,6 @@ static tt_err lay_out(tt_saver *s, const tt_saver_opts *o)
     return TT_OK;
 }
 
-/* Clears away what a process that died left behind. */
-static tt_err tidy(const char *folder)
-{
-    char **names, path[PATH_ROOM], final[PATH_ROOM];
-    int count;
-    tt_err err = tt_dir_list(folder, &names, &count);
-
-    for (int i = 0; i < count && !err; i++) {
-        char *end = strrchr(names[i], '.');
-        bool pointer = !strcmp(names[i], "LATEST.tmp") || !strcmp(names[i], "BEST.tmp");
-        if ((strncmp(names[i], "step-", 5) && !pointer) || !end) continue;
-        if ((err = path_join(folder, names[i], path))) break;
-        snprintf(final, sizeof final, "%s/%.*s", folder, (int)(end - names[i]), names[i]);
-        if (!strcmp(end, ".tmp") || !strcmp(end, ".parts") ||
-            (!strcmp(end, ".old") && tt_file_exists(final)))
-            err = remove_any(path);
-        else if (!strcmp(end, ".old") && rename(path, final))
-            err = tt_fail(TT_EIO, "rename %s to %s: %s", path, final, strerror(errno));
-    }
-    tt_dir_free(names, count);
-    return err;
-}
-
 /* One that was set aside before goes: the place is for the latest that went wrong there. */
 static tt_err rename_bad(const char *path)
 {
@@ -494,7 +503,10 @@ tt_err tt_saver_open(const tt_saver_opts *o, tt_saver **out)
     s->token = o->token;
     s->wait_s = o->wait_s;
     if ((err = tt_dir_make(s->folder))) goto out;
-    if (!s->part && ((err = tidy(s->folder)) || (err = find_last(s)))) goto out;
+    if (!s->part) {
+        tidy(s->folder, -1);
+        if ((err = find_last(s))) goto out;
+    }
     if ((err = lay_out(s, o)) || (err = start_thread(s))) goto out;
     *out = s;
     s = NULL;
