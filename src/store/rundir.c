@@ -115,8 +115,8 @@ static tt_err take_lock(const char *folder, bool resume, int *out)
         return tt_fail(TT_EINVAL,
                        "%s already holds a run: go on with --resume, or choose another folder",
                        folder);
-    /* A run that goes on does so on a disk that has become read-only, too: to lock is enough. */
-    if (fd < 0 && resume && errno == EROFS) fd = open(path, O_RDONLY | O_CLOEXEC);
+    /* A run that goes on does so on a disk that cannot be written to, too: to lock is enough. */
+    if (fd < 0 && resume && errno != ENOENT) fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
     /* A look at the run (tt_run_look) holds the lock for a moment, so one refusal is none. */
     while (flock(fd, LOCK_EX | LOCK_NB)) {
@@ -255,7 +255,8 @@ void tt_run_dir_close(tt_run_dir *d)
     if (!d) return;
     if (r->lock >= 0) {
         /* The file stays: to remove it would let two processes lock two files of the same name. */
-        if (ftruncate(r->lock, 0)) tt_warn("clear %s/lock: %s", d->path, strerror(errno));
+        if (ftruncate(r->lock, 0) && errno != EINVAL) /* EINVAL: it could only be read */
+            tt_warn("clear %s/lock: %s", d->path, strerror(errno));
         close(r->lock);
     }
     free(r);

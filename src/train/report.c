@@ -53,7 +53,7 @@ void report_read_init(tt_trainer *t)
     json_decref(env);
 }
 
-void report_log(tt_trainer *t)
+static int open_log(tt_trainer *t)
 {
     char path[4200];
     int e;
@@ -61,7 +61,14 @@ void report_log(tt_trainer *t)
     snprintf(path, sizeof path, "%s/log.txt", t->dir->path);
     e = tt_log_open(path);
     t->logging = !e;
-    if (e) tt_warn("no log: %s: %s", path, strerror(e));
+    return e;
+}
+
+void report_log(tt_trainer *t)
+{
+    int e = open_log(t);
+
+    if (e) tt_warn("no log: %s/log.txt: %s", t->dir->path, strerror(e));
 }
 
 /* The resolved job: as it was read, with what was decided here. */
@@ -190,8 +197,9 @@ static bool ready(tt_trainer *t)
     double now = tt_clock_s();
 
     if (!t->dir) return false;
-    if ((!t->journal || !t->events) && now >= t->reopen_at) {
+    if ((!t->journal || !t->events || !t->logging) && now >= t->reopen_at) {
         t->reopen_at = now + again_s;
+        if (!t->logging) open_log(t);
         if (open_metrics(t)) mourn(t);
     }
     if (!t->journal) t->lines_lost++;

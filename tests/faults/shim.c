@@ -1,11 +1,13 @@
-/* shim: a disk that fails at one chosen call. For LD_PRELOAD; tests/faults/disk builds and uses it.
+/* shim: a disk that fails at one chosen call, or for a while. For LD_PRELOAD; tests/faults/disk
+ * builds and uses it.
  *
- * Counts the calls on files below folders whose path contains SHIM_FOLDER, from the first whose
+ * Looks at the calls on files whose path contains SHIM_FOLDER. Counts them from the first whose
  * path contains SHIM_FROM to the first that contains SHIM_UNTIL. At the SHIM_AT-th it does SHIM_DO:
  * "kill" the process before the call, "torn" the same but for a write, of which half is done, or
  * fail with the error of that number; with SHIM_STAY all calls after it fail too. It then writes
  * the name of the call to the file SHIM_SAY. Calls that only read are counted for errors alone:
- * before and after them the disk is the same. */
+ * before and after them the disk is the same. With SHIM_WHILE instead, all calls that change
+ * something fail with the error as long as a file of that name is there. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -69,12 +71,16 @@ static bool hit(kind k, const char *call, const char *path, bool below, bool *to
     if (inside) return false;
     if (path && *want("SHIM_FOLDER") && strstr(path, want("SHIM_FOLDER"))) below = true;
     if (!below || (!error && k == READS)) return false;
-    if (!strcmp(todo, "torn") && !torn) return false;
+    if (*want("SHIM_WHILE")) {
+        due = k == CHANGES && !REAL(access)(want("SHIM_WHILE"), F_OK);
+        errno = due ? error : errno;
+        return due;
+    }
     pthread_mutex_lock(&lock);
     inside = true;
     if (path && strstr(path, want("SHIM_FROM"))) armed = true;
     if (path && *want("SHIM_UNTIL") && strstr(path, want("SHIM_UNTIL"))) over = true;
-    if (armed && !over) {
+    if (armed && !over && (torn || strcmp(todo, "torn"))) {
         count++;
         due = count == at || (count > at && *want("SHIM_STAY"));
         if (due) say(call, path);
@@ -104,7 +110,9 @@ int open(const char *path, int flags, ...)
     va_start(ap, flags);
     mode = (mode_t)va_arg(ap, int);
     va_end(ap);
-    if (hit(flags & (O_CREAT | O_TRUNC) ? CHANGES : READS, "open", path, false, NULL)) return -1;
+    if (hit(flags & (O_CREAT | O_TRUNC | O_WRONLY | O_RDWR) ? CHANGES : READS, "open", path, false,
+            NULL))
+        return -1;
     fd = REAL(open)(path, flags, mode);
     mark(fd, path, false);
     return fd;
@@ -155,6 +163,26 @@ ssize_t write(int fd, const void *data, size_t size)
     if (REAL(write)(fd, data, size / 2) < 0) _exit(99);
     kill(getpid(), SIGKILL);
     return -1;
+}
+
+ssize_t pwrite(int fd, const void *data, size_t size, off_t at)
+{
+    return hit(CHANGES, "pwrite", NULL, is_ours(fd), NULL) ? -1 : REAL(pwrite)(fd, data, size, at);
+}
+
+int ftruncate(int fd, off_t size)
+{
+    return hit(CHANGES, "ftruncate", NULL, is_ours(fd), NULL) ? -1 : REAL(ftruncate)(fd, size);
+}
+
+int truncate(const char *path, off_t size)
+{
+    return hit(CHANGES, "truncate", path, false, NULL) ? -1 : REAL(truncate)(path, size);
+}
+
+int fdatasync(int fd)
+{
+    return hit(CHANGES, "fdatasync", NULL, is_ours(fd), NULL) ? -1 : REAL(fdatasync)(fd);
 }
 
 ssize_t read(int fd, void *data, size_t size)
