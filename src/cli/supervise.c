@@ -15,7 +15,8 @@
 #include "cluster/supervisor.h"
 #include "comm/wire.h"
 
-enum { SHOWN_WARNINGS = 8 };
+enum { SHOWN_WARNINGS = 16 }; /* in WARNINGS_S; all are in the logs */
+static const double WARNINGS_S = 60;
 static const double PATIENCE_S = 10; /* an order that comes before the start waits for that */
 
 typedef struct watch {
@@ -25,8 +26,9 @@ typedef struct watch {
     cli_display *display;
     char *trouble; /* the first error that was told of the world that trains */
     int trouble_code;
-    char *warned[SHOWN_WARNINGS]; /* what has been shown: all ranks may say it */
-    int warnings;
+    char *warned[SHOWN_WARNINGS]; /* what has been shown last: all ranks may say it */
+    int warnings, warned_of_late;
+    double warned_since;
     int code; /* -1: it goes on */
     tt_cause last;
     char *last_text; /* of the last failure */
@@ -165,10 +167,19 @@ static void hear_line(watch *w, json_t *o)
 
 static void hear_warning(watch *w, const char *line)
 {
-    for (int i = 0; i < w->warnings; i++)
-        if (!strcmp(w->warned[i], line)) return;
-    if (w->warnings == SHOWN_WARNINGS) return; /* all are in the logs */
-    if (!(w->warned[w->warnings++] = strdup(line))) tt_mem_out(strlen(line));
+    double now = tt_clock_s();
+    char **place = &w->warned[w->warnings % SHOWN_WARNINGS];
+
+    for (int i = 0; i < SHOWN_WARNINGS; i++)
+        if (w->warned[i] && !strcmp(w->warned[i], line)) return;
+    if (now - w->warned_since > WARNINGS_S) {
+        w->warned_since = now;
+        w->warned_of_late = 0;
+    }
+    if (w->warned_of_late++ >= SHOWN_WARNINGS) return;
+    free(*place);
+    if (!(*place = strdup(line))) tt_mem_out(strlen(line));
+    w->warnings++;
     say(w, line + strlen("tutti: "));
 }
 
@@ -522,7 +533,7 @@ out:
     cli_display_close(w.display);
     json_decref(w.start);
     json_decref(w.end);
-    for (int i = 0; i < w.warnings; i++) free(w.warned[i]);
+    for (int i = 0; i < SHOWN_WARNINGS; i++) free(w.warned[i]);
     free(w.trouble);
     free(w.last_text);
     tt_hosts_free(&hosts);

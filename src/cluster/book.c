@@ -168,7 +168,7 @@ bool tt_book_news(tt_book *b, char out[768])
 {
     double now = tt_clock_s();
 
-    if (b->troubled && now - b->tried >= AGAIN_S) {
+    if (b->troubled && !*b->alarm && now - b->tried >= AGAIN_S) {
         b->tried = now;
         if (b->owes) write_generation(b);
         write_owed(b, true);

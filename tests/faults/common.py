@@ -175,6 +175,13 @@ def clear_shm():
         shutil.rmtree(path, ignore_errors=True) if os.path.isdir(path) else os.unlink(path)
 
 
+def age_shm():
+    """What a supervisor that died has left there is swept by the next run when it has been so for a minute: here now."""
+    long_ago = time.time() - 120
+    for name in os.listdir("/dev/shm"):
+        os.utime(os.path.join("/dev/shm", name), (long_ago, long_ago))
+
+
 def name_of(pid):
     try:
         with open("/proc/%d/cmdline" % pid) as f:

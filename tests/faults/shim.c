@@ -2,12 +2,12 @@
  * builds and uses it.
  *
  * Looks at the calls on files whose path contains SHIM_FOLDER. Counts them from the first whose
- * path contains SHIM_FROM to the first that contains SHIM_UNTIL. At the SHIM_AT-th it does SHIM_DO:
- * "kill" the process before the call, "torn" the same but for a write, of which half is done, or
- * fail with the error of that number; with SHIM_STAY all calls after it fail too. It then writes
- * the name of the call to the file SHIM_SAY. Calls that only read are counted for errors alone:
- * before and after them the disk is the same. With SHIM_WHILE instead, all calls that change
- * something fail with the error as long as a file of that name is there. */
+ * path contains SHIM_FROM to the mkdir of that folder, with which the next save begins. At the
+ * SHIM_AT-th it does SHIM_DO: "kill" the process before the call, "torn" the same but for a write,
+ * of which half is done, or fail with the error of that number; with SHIM_STAY all calls after it
+ * fail too. It then writes the name of the call to the file SHIM_SAY. Calls that only read are
+ * counted for errors alone: before and after them the disk is the same. With SHIM_WHILE instead,
+ * all calls that change something fail with the error as long as a file of that name is there. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -49,6 +49,13 @@ static bool is_ours(int fd)
     return fd >= 0 && fd < FDS && ours[fd];
 }
 
+static bool ends(const char *text, const char *with)
+{
+    size_t n = strlen(text), m = strlen(with);
+
+    return n >= m && !strcmp(text + n - m, with);
+}
+
 static void say(const char *call, const char *path)
 {
     char text[4200];
@@ -79,7 +86,7 @@ static bool hit(kind k, const char *call, const char *path, bool below, bool *to
     pthread_mutex_lock(&lock);
     inside = true;
     if (path && strstr(path, want("SHIM_FROM"))) armed = true;
-    if (path && *want("SHIM_UNTIL") && strstr(path, want("SHIM_UNTIL"))) over = true;
+    if (armed && path && !strcmp(call, "mkdir") && ends(path, want("SHIM_FOLDER"))) over = true;
     if (armed && !over && (torn || strcmp(todo, "torn"))) {
         count++;
         due = count == at || (count > at && *want("SHIM_STAY"));
