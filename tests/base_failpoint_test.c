@@ -106,6 +106,8 @@ TT_TEST(failpoint, the_time_and_the_rank_count)
         EXPECT_INT(i == 3 ? EIO : 0, pass());
         EXPECT_INT(i >= 2 ? EIO : 0, pass_other());
     }
+    EXPECT_OK(tt_failpoint_set("test.place=fail@1,test.place=fail:28@3", NULL));
+    for (int i = 1; i <= 4; i++) EXPECT_INT(i == 1 ? EIO : i == 3 ? ENOSPC : 0, pass());
     EXPECT_OK(tt_failpoint_set("test.place=fail/rank:2@2", NULL));
     for (int i = 0; i < 3; i++) EXPECT_INT(0, pass()); /* no rank, and it does not count */
     tt_failpoint_rank(1);

@@ -247,16 +247,17 @@ static int fire(const point *p)
 
 int tt_failpoint_hit(const char *name)
 {
-    point due;
+    point due = {.what = ACTS};
     bool any = false;
 
     pthread_mutex_lock(&lock);
-    for (int i = 0; i < point_count && !any; i++) {
+    for (int i = 0; i < point_count;
+         i++) { /* all of this name count it; the first that is due fires */
         point *p = &points[i];
         if (strcmp(p->name, name) || (p->rank >= 0 && p->rank != own_rank)) continue;
         if (*p->after_name && !has_fired(p->after_name)) continue;
         p->passed++;
-        if (p->after ? p->passed < p->time : p->passed != p->time) continue;
+        if (any || (p->after ? p->passed < p->time : p->passed != p->time)) continue;
         if ((any = is_first(p))) due = *p;
     }
     pthread_mutex_unlock(&lock);
