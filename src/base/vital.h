@@ -4,6 +4,7 @@
 #define TT_VITAL_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef enum tt_phase {
@@ -22,6 +23,11 @@ typedef struct tt_vital {
     _Atomic int phase;
     _Atomic int64_t step; /* the last that is committed */
 } tt_vital;
+
+/* Whoever waits for other ranks says so again and again; has somebody here, of late? If nothing
+ * moves, those who wait are not to blame. */
+void tt_vital_wait(double now);
+bool tt_vital_waits(double now);
 
 /* Accepts NULL: nobody looks. */
 static inline void tt_vital_set(tt_vital *v, tt_phase phase, int64_t step)

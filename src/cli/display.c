@@ -514,19 +514,23 @@ static void json_events(cli_display *d)
 
 /* ---- the calls ---- */
 
-/* A new trouble is told once, and the panel shows it until a save succeeds. */
+/* A new trouble is told once, the panel shows it while it lasts, and that it is over is told too.
+ */
 static void tell_trouble(cli_display *d)
 {
     const char *now = d->p.save_trouble ? d->p.save_trouble : "";
+    bool over = *d->trouble && !*now;
 
     if (!strncmp(now, d->trouble, sizeof d->trouble - 1)) return;
     snprintf(d->trouble, sizeof d->trouble, "%s", now);
-    if (!*now || d->dead) return;
+    if (d->dead) return;
     if (d->mode == CLI_SHOW) {
-        line_text(d, RED, now);
+        line_text(d, over ? BOLD : RED,
+                  over ? "the disk works again: what is due is written" : now);
     } else if (d->mode == CLI_JSON) {
-        json_t *j = json_pack("{s:s, s:I, s:s}", "event", "save_trouble", "step",
-                              (json_int_t)d->p.step, "trouble", now);
+        json_t *j = json_pack("{s:s, s:I}", "event", over ? "save_trouble_over" : "save_trouble",
+                              "step", (json_int_t)d->p.step);
+        if (!over) json_object_set_new(j, "trouble", json_string(now));
         cli_json_print(stdout, j, true);
         fflush(stdout);
     }

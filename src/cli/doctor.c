@@ -24,11 +24,13 @@
 #define MB 1e6
 
 typedef struct doctor_opts {
-    bool json;
+    bool json, failpoints;
 } doctor_opts;
 
 static const tt_option options[] = {
     {"json", 0, TT_OPT_FLAG, offsetof(doctor_opts, json), NULL, "print JSON"},
+    {"failpoints", 0, TT_OPT_FLAG, offsetof(doctor_opts, failpoints), NULL,
+     "list the places where tests can make this program fail (TUTTI_FAILPOINTS)"},
 };
 
 /* What was found, as JSON, from which the text is printed too; and what is wrong with it. */
@@ -297,12 +299,36 @@ static void print_rest(const json_t *j)
     if (!i) printf("\nno problems found\n");
 }
 
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* One a line, each once. */
+static void list_failpoints(void)
+{
+    const char *const *names;
+    int n = tt_failpoint_names(&names);
+    const char **sorted = malloc(((size_t)n + 1) * sizeof *sorted);
+
+    if (!sorted) tt_mem_out((size_t)n * sizeof *sorted);
+    memcpy(sorted, names, (size_t)n * sizeof *sorted);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_text);
+    for (int i = 0; i < n; i++)
+        if (!i || strcmp(sorted[i], sorted[i - 1])) printf("%s\n", sorted[i]);
+    free(sorted);
+}
+
 static int doctor_run(const void *opts, int argc, const char **argv)
 {
     const doctor_opts *o = opts;
     report r = {.root = json_object(), .problems = json_array()};
 
     (void)argc, (void)argv;
+    if (o->failpoints) {
+        list_failpoints();
+        return 0;
+    }
     json_object_set_new(r.root, "version", json_string(TT_VERSION));
     look_at_cpu(&r);
     look_at_kernels(&r);

@@ -12,7 +12,8 @@
 #include "cluster/supervisor.h"
 #include "comm/wire.h"
 
-enum { SHOWN_WARNINGS = 8 };
+enum { SHOWN_WARNINGS = 16 }; /* in WARNINGS_S; all are in the logs */
+static const double WARNINGS_S = 60;
 static const double PATIENCE_S = 10; /* an order that comes before the start waits for that */
 
 typedef struct watch {
@@ -23,8 +24,9 @@ typedef struct watch {
     cli_display *display;
     char *trouble; /* the first error that was told of the world that trains */
     int trouble_code;
-    char *warned[SHOWN_WARNINGS]; /* what has been shown: all ranks may say it */
-    int warnings;
+    char *warned[SHOWN_WARNINGS]; /* what has been shown last: all ranks may say it */
+    int warnings, warned_of_late;
+    double warned_since;
     int code; /* -1: it goes on */
     tt_cause last;
     char *last_text; /* of the last failure */
@@ -179,10 +181,19 @@ static void hear_line(watch *w, json_t *o)
 
 static void hear_warning(watch *w, const char *line)
 {
-    for (int i = 0; i < w->warnings; i++)
-        if (!strcmp(w->warned[i], line)) return;
-    if (w->warnings == SHOWN_WARNINGS) return; /* all are in the logs */
-    if (!(w->warned[w->warnings++] = strdup(line))) tt_mem_out(strlen(line));
+    double now = tt_clock_s();
+    char **place = &w->warned[w->warnings % SHOWN_WARNINGS];
+
+    for (int i = 0; i < SHOWN_WARNINGS; i++)
+        if (w->warned[i] && !strcmp(w->warned[i], line)) return;
+    if (now - w->warned_since > WARNINGS_S) {
+        w->warned_since = now;
+        w->warned_of_late = 0;
+    }
+    if (w->warned_of_late++ >= SHOWN_WARNINGS) return;
+    free(*place);
+    if (!(*place = strdup(line))) tt_mem_out(strlen(line));
+    w->warnings++;
     say(w, line + strlen("tutti: "));
 }
 
@@ -345,6 +356,10 @@ static int conclude(watch *w)
     }
     if (w->trouble) {
         fprintf(stderr, "tutti: %s\n", w->trouble);
+        if (w->end && w->trouble_code == 6) { /* the vault has it */
+            fprintf(stderr, "tutti: the state is kept in memory: make room on the disk, then\n");
+            cli_resume_show(w->start, w->end);
+        }
         return w->trouble_code ? w->trouble_code : w->code ? w->code : 1;
     }
     if (w->end) return w->code;
@@ -550,6 +565,7 @@ int cli_supervise(const cli_world_opts *o)
     if ((err = open_hub(o, hosts.count > 0, rooms, folder, &hub)) ||
         (o->adopter && o->adopter->hub && (err = cli_adopt(hub, o, &hosts, &asked))))
         goto out;
+    tt_leftovers_sweep();
     tt_hub_addresses(hub, &far);
     tt_supervisor_opts so = {.policy = plan_policy(o, ranks, hosts.count > 0 || o->listen),
                              .run = o->run,
@@ -583,7 +599,7 @@ out:
     cli_display_close(w.display);
     json_decref(w.start);
     json_decref(w.end);
-    for (int i = 0; i < w.warnings; i++) free(w.warned[i]);
+    for (int i = 0; i < SHOWN_WARNINGS; i++) free(w.warned[i]);
     free(w.trouble);
     free(w.last_text);
     tt_hosts_free(&hosts);

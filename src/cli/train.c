@@ -248,6 +248,7 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
         *alone = err == TT_EPEER && strstr(tt_message(), "no word") != NULL;
     }
     status = status_of(err, end != NULL);
+    TT_FAILPOINT("worker.finish");
     if ((last = tt_train_finish(t, status)) && !err) {
         tt_str_add(&trouble, "%s", tt_message());
         err = last;
@@ -427,10 +428,14 @@ static tt_err take_turn(tt_trainer *t, listener *l)
     tt_go go;
     tt_err err;
 
+    TT_FAILPOINT("worker.ready");
     if ((err = tt_pulse_ready(l->pulse, &go))) return err;
+    TT_FAILPOINT("worker.go");
     tt_train_told told = {go.generation, go.known, go.told, *go.why ? go.why : NULL};
     if ((err = tt_train_find(t, &told, &found))) return err;
+    TT_FAILPOINT("worker.find");
     if (!l->silent) err = tt_pulse_found(l->pulse, found.label, found.made, found.lost);
+    TT_FAILPOINT("worker.found");
     return err ? err : tt_train_begin(t);
 }
 
@@ -450,12 +455,15 @@ static int work(const train_opts *o, int argc, const char **argv)
     tt_err err;
     int code;
 
+    if (by.by) tt_failpoint_rank(by.rank);
     if (by.by && (err = tt_pulse_open(by.rank, &l.pulse))) return cli_fail(err);
+    TT_FAILPOINT("worker.start");
     if (by.by && (err = tt_world_join(&to.world))) {
         tt_pulse_tell(l.pulse, error_of(err));
         tt_pulse_close(l.pulse);
         return cli_fail(err);
     }
+    TT_FAILPOINT("worker.joined");
     l.silent = to.world && to.world->rank;
     which.quiet |= l.pulse != NULL;
     if (to.world && !l.pulse) setenv("TERM", "dumb", 1); /* launchers pretend a terminal */
@@ -493,11 +501,13 @@ static int work(const train_opts *o, int argc, const char **argv)
     }
     if (!l.pulse && !l.silent && cli_live_open(tt_train_run(t), NULL, &live))
         tt_info("%s", tt_message());
+    TT_FAILPOINT("worker.begun");
     tell_start(&l, t, job.tree);
     if (!l.pulse && !l.silent) cli_detach_begun(tt_train_run(t));
     code = train(t, &l, &alone, &err);
     if (alone && to.world && to.world->size > 1) code = fail_alone(&l, to.world, err);
 out:
+    TT_FAILPOINT("worker.told");
     cli_forget_reader();
     cli_live_close(&live);
     tt_train_close(t);

@@ -214,7 +214,8 @@ typedef struct tt_launch_opts {
                               * is of this world alone: what is left in it of an earlier one, whose
                               * supervisor was killed, is ended and cleared away first */
     const char *rsh;         /* the command that reaches other hosts (tt_hub_rsh); NULL: as below */
-    const char *rooms; /* of the run; NULL: none. The keeper removes them if the caller dies */
+    const char *rooms; /* of the run; NULL: none. The keeper removes them if the caller dies ... */
+    const char *home;  /* ... and the folder of the caller's hub; NULL: it has none              */
 } tt_launch_opts;
 
 /* The command line of the launcher and what is set in its environment beside ours, as `tutti train
@@ -270,5 +271,6 @@ typedef struct tt_leftover {
 } tt_leftover;
 tt_err tt_leftovers(tt_leftover **out, int *count);
 tt_err tt_leftover_remove(const tt_leftover *l); /* and ends processes that should not be there */
+void tt_leftovers_sweep(void); /* those of supervisors; rooms are swept by who comes to use some */
 
 #endif

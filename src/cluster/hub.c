@@ -36,6 +36,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -87,6 +88,7 @@ struct tt_hub {
     int changes, change_first;
     bool more;  /* not all was heard in the last turn */
     int null;   /* can always be read */
+    int lock;   /* held as long as the folder is in use: tt_leftovers */
     mail *mail; /* for whoever has the hub */
     int mail_first, mail_end, mail_room;
 };
@@ -223,6 +225,17 @@ void tt_hub_set_run(tt_hub *h, const char *id)
     json_object_set_new(h->about, "run", tt_json_text(id));
 }
 
+static tt_err hold_folder(tt_hub *h, const char *folder)
+{
+    char path[4200];
+
+    snprintf(path, sizeof path, "%s/lock", folder);
+    h->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (h->lock < 0 || flock(h->lock, LOCK_EX | LOCK_NB))
+        return tt_fail(TT_EIO, "lock %s: %s", path, strerror(errno));
+    return TT_OK;
+}
+
 tt_err tt_hub_open(const tt_hub_opts *o, tt_hub **out)
 {
     tt_hub *h = calloc(1, sizeof *h);
@@ -236,6 +249,7 @@ tt_err tt_hub_open(const tt_hub_opts *o, tt_hub **out)
     if (getrandom(&h->last_id, sizeof h->last_id, 0) < 0) h->last_id = getpid();
     h->last_id &= 0x3fffffff;
     h->null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    h->lock = -1;
     h->joins = o->joins;
     h->about = describe_run(o);
     h->turned = tt_clock_s();
@@ -243,6 +257,7 @@ tt_err tt_hub_open(const tt_hub_opts *o, tt_hub **out)
         err = tt_fail(TT_EENV, "%s/hub: too long for the name of a socket: set TMPDIR", o->folder);
     else
         err = check_folder(o->folder);
+    if (!err) err = hold_folder(h, o->folder);
     if (!err) err = tt_wire_serve(near, NULL, &h->near);
     if (!err && o->address && !(err = tt_cluster_key_load(o->key, &key)))
         err = tt_wire_serve(o->address, &key, &h->far);
@@ -742,6 +757,7 @@ void tt_hub_close(tt_hub *h, int code)
     tt_wire_close(h->near, 0);
     tt_wire_close(h->far, 1);
     if (h->null >= 0) close(h->null);
+    if (h->lock >= 0) close(h->lock);
     free(h->agent);
     free(h->errand);
     free(h->change);

@@ -83,7 +83,12 @@ typedef struct tt_book {
     int fd, lock;
     int generation; /* the last that was persisted; 0: none */
     tt_ledger ledger;
-    bool troubled;
+    int64_t end;   /* of the last whole line of the ledger */
+    tt_str owed;   /* lines that are not on disk           */
+    bool owes;     /* ... or the generation is not         */
+    bool troubled; /* and it was told                      */
+    double tried;
+    char alarm[768]; /* what is to be told; "": nothing      */
 } tt_book;
 /* `address`: where this supervisor is reached on its host. `coordinator`: which of them has given
  * it the run; NULL: none. TT_EINVAL: another one has the run, and not from that coordinator;
@@ -92,6 +97,9 @@ tt_err tt_book_open(const char *run, const char *address, const char *coordinato
 void tt_book_persist(tt_book *b, int generation);
 /* What the record violates; NULL: nothing. `safe`: on disk when it returns. */
 const char *tt_book_record(tt_book *b, const tt_record *r, bool safe);
+/* That the disk fails, or works again: told once each. False: nothing new. From time to time it
+ * tries again to write what it owes. */
+bool tt_book_news(tt_book *b, char out[768]);
 void tt_book_close(tt_book *b);
 
 /* ---- rooms and other leftovers ---- */
@@ -111,7 +119,7 @@ typedef struct tt_keeper {
     const char *mark;
     const char *folder, *shm; /* to remove in the end; shm may be NULL */
     bool far;                 /* other hosts take part: the launcher has to clear up there, too */
-    const char *rooms;        /* to remove if the supervisor dies; may be NULL */
+    const char *rooms, *home; /* to remove if the supervisor dies; may be NULL */
     int lock;                 /* held as long as the keeper lives                            */
     int control;              /* bytes from the supervisor, each a signal for the launcher, 0: it
                                * is about to close it; its end, or that of the supervisor, ends

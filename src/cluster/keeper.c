@@ -281,6 +281,19 @@ static void end_all(life *l)
     }
 }
 
+/* The folder of a hub whose process has died: the last of its worlds takes it away. */
+static void leave_home(const char *home)
+{
+    static const char *const files[] = {"hub", "lock", TT_RSH_NAME};
+    char path[4200];
+
+    for (int i = 0; i < TT_COUNT(files); i++) {
+        snprintf(path, sizeof path, "%s/%s", home, files[i]);
+        unlink(path);
+    }
+    rmdir(home);
+}
+
 void tt_keeper_run(const tt_keeper *k)
 {
     life l = {.k = k, .control = k->control, .lock = k->lock, .code = 127};
@@ -307,5 +320,6 @@ void tt_keeper_run(const tt_keeper *k)
     while (l.control >= 0 && poll(&(struct pollfd){l.control, POLLIN, 0}, 1, 0) > 0)
         listen_control(&l); /* it may have died since the launcher ended */
     if (k->rooms && l.control < 0 && !l.told) tt_rooms_remove(k->rooms);
+    if (k->home && l.control < 0 && !l.told) leave_home(k->home);
     _exit(l.code);
 }

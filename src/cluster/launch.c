@@ -497,7 +497,7 @@ tt_err tt_launch_plan(const tt_launch_opts *o, tt_arena *a, tt_launch_line *out)
 typedef struct start {
     tt_arena *arena;
     tt_launch_line line;
-    const char *folder, *shm, *rooms;
+    const char *folder, *shm, *rooms, *home;
     char mark[TT_MARK];
     bool far;                                  /* on several hosts */
     bool made;                                 /* the folders */
@@ -628,6 +628,7 @@ static tt_err fork_keeper(start *s)
                    .shm = s->shm,
                    .far = s->far,
                    .rooms = s->rooms,
+                   .home = s->home,
                    .lock = s->lock,
                    .control = s->control[1],
                    .out = s->out[1],
@@ -673,6 +674,7 @@ tt_err tt_launch_start_by(tt_mpi mpi, const tt_launch_opts *o, tt_launch *out)
     start s = {.arena = tt_arena_open(16 << 10),
                .far = !is_alone(o->hosts),
                .rooms = o->rooms,
+               .home = o->home,
                .lock = -1,
                .control = {-1, -1},
                .out = {-1, -1},

@@ -1,21 +1,19 @@
 /* leftovers: what runs that died have left on this host, apart from their vaults: rooms that nobody
- * holds, and folders of supervisors whose socket nobody answers any more. Usually a keeper clears
- * these away; this is for when it was killed, too. */
+ * holds, and folders of supervisors whose lock nobody holds. Usually a keeper clears these away;
+ * this is for when it was killed, too. */
 #define _GNU_SOURCE
 #include "inner.h"
 
 #include <dirent.h>
-#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
+#include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/un.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { PLACES = 3, PATH_ROOM = 4096, DEPTH = 8, SETTLED_S = 60 };
+enum { PLACES = 3, PATH_ROOM = 4096, DEPTH = 8 };
 
 /* mkdtemp's: "tutti-XXXXXX". */
 static bool is_hub_name(const char *name)
@@ -25,23 +23,21 @@ static bool is_hub_name(const char *name)
     return !strncmp(name, "tutti-", 6) && strlen(name) == 12 && strspn(name + 6, letters) == 6;
 }
 
-/* It has the socket of a hub, and nobody is at the other end, or about to be. */
+/* A hub holds a lock in its folder: nobody does any more. One that has none is just being made. */
 static bool is_hub_left(const char *folder)
 {
-    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    char path[PATH_ROOM + 8];
     struct stat st;
-    bool refused;
+    bool left;
     int fd;
 
-    if (lstat(folder, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() ||
-        snprintf(a.sun_path, sizeof a.sun_path, "%s/hub", folder) >= (int)sizeof a.sun_path ||
-        lstat(a.sun_path, &st) || !S_ISSOCK(st.st_mode) ||
-        st.st_mtim.tv_sec + SETTLED_S > time(NULL) ||
-        (fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) < 0)
+    snprintf(path, sizeof path, "%s/lock", folder);
+    if (lstat(folder, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 077 ||
+        (fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
         return false;
-    refused = connect(fd, (struct sockaddr *)&a, sizeof a) && errno == ECONNREFUSED;
+    left = !flock(fd, LOCK_EX | LOCK_NB);
     close(fd);
-    return refused;
+    return left;
 }
 
 static uint64_t bytes_in(const char *path, int depth)
@@ -115,4 +111,15 @@ tt_err tt_leftover_remove(const tt_leftover *l)
     }
     tt_dir_free(names, count);
     return err ? err : tt_dir_remove(l->path);
+}
+
+void tt_leftovers_sweep(void)
+{
+    tt_leftover *list;
+    int count;
+
+    if (tt_leftovers(&list, &count)) return;
+    for (int i = 0; i < count; i++)
+        if (list[i].hub && tt_leftover_remove(&list[i])) tt_info("%s", tt_message());
+    free(list);
 }

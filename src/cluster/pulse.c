@@ -1,15 +1,11 @@
 /* pulse: a worker's line to its supervisor.
  *
- *   worker to supervisor   beat    world, rank, pid, host, phase, step, at: ten times a second; at:
- *                                  when, by the worker's clock
- *                          tell    world, rank, what: an object, for the display or the ledger
- *                          dying   world, rank: told to, it ends now
- *   supervisor to worker   go      generation, and what is committed
- *                          heard   the ledger has what was found
- *                          yield, save
- *                          stacks  tell where the thread that trains is: a step takes too long
- *                          alive   at, for: in answer to the beat of that time, four times a second
- *                          die
+ *   worker to supervisor   beat    world, rank, pid, host, phase, step, waits, at: ten times a
+ * second; at: when, by the worker's clock tell    world, rank, what: an object, for the display or
+ * the ledger dying   world, rank: told to, it ends now supervisor to worker   go      generation,
+ * and what is committed heard   the ledger has what was found yield, save stacks  tell where the
+ * thread that trains is: a step takes too long alive   at, for: in answer to the beat of that time,
+ * four times a second die
  *
  * A worker outlives its supervisor by no more than a tenth of a second on the same host, where a
  * pidfd tells. On others it has a lease: `alive` says for how long, counted from when the worker
@@ -54,9 +50,9 @@ struct tt_pulse {
     pthread_t thread, owner;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    tt_go go; /* generation 0: not yet */
-    bool heard, closing;
-    json_t *told; /* an array: what is still to be said */
+    tt_go go;                  /* generation 0: not yet */
+    bool heard, closing, mute; /* mute: a test wants it so */
+    json_t *told;              /* an array: what is still to be said */
     _Atomic int wish;
 };
 
@@ -116,11 +112,12 @@ static double lease_clock(void)
 
 static void beat(tt_pulse *p)
 {
+    if (p->mute || (p->mute = TT_FAILPOINT("pulse.beat"))) return;
     tt_say(p->wire, 0,
-           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:f}", "say", "beat", "world", p->world,
-                     "rank", p->rank, "pid", (int)getpid(), "host", p->host, "phase",
+           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:b, s:f}", "say", "beat", "world",
+                     p->world, "rank", p->rank, "pid", (int)getpid(), "host", p->host, "phase",
                      atomic_load(&p->vital.phase), "step", (json_int_t)atomic_load(&p->vital.step),
-                     "at", lease_clock()));
+                     "waits", tt_vital_waits(tt_clock_s()), "at", lease_clock()));
 }
 
 static void take_go(tt_pulse *p, const json_t *o)

@@ -207,6 +207,7 @@ static tt_err launch_world(tt_supervisor *s, world *w)
     tt_hosts hosts;
     tt_err err = TT_OK;
 
+    TT_FAILPOINT("supervisor.launch");
     w->launched = true;
     w->members = tt_policy_members(s->policy, w->id, &m);
     list_hosts(s, m, w->members, a, &hosts);
@@ -227,7 +228,8 @@ static tt_err launch_world(tt_supervisor *s, world *w)
                         .argv = command,
                         .env = env,
                         .folder = tt_arena_printf(a, "%s/world-%d", s->o.folder, w->id),
-                        .rooms = s->o.rooms};
+                        .rooms = s->o.rooms,
+                        .home = s->o.folder};
     if (s->o.agents) err = tt_hub_rsh(s->o.hub, command[0], a, &l.rsh);
     if (!err && !(err = tt_launch_start(&l, &w->launch))) {
         w->member = calloc((size_t)w->members, sizeof *w->member);
@@ -395,6 +397,16 @@ static void record(tt_supervisor *s, const tt_record *r, bool safe)
     if (wrong) tt_warn("the ledger of the run: %s", wrong);
 }
 
+static void tell_of_book(tt_supervisor *s)
+{
+    char alarm[768];
+    tt_str text = {0};
+
+    if (!tt_book_news(&s->book, alarm)) return;
+    tt_str_add(&text, "tutti: warning: %s", alarm);
+    add_news(s, (tt_news){.kind = TT_NEWS_TEXT, .text = text.data});
+}
+
 /* How far all ranks of the active world have come: the farthest that the slowest one has told. */
 static void record_told(tt_supervisor *s, bool safe)
 {
@@ -429,6 +441,7 @@ static void hear_found(tt_supervisor *s, world *w, const json_t *o)
     }
     record(s, &r, true);
     if (is_deposed(s)) return;
+    TT_FAILPOINT("supervisor.found");
     tt_hub_say(s->o.hub, w->member[0].from, json_pack("{s:s}", "say", "heard"));
 }
 
@@ -488,8 +501,10 @@ static void give_go(tt_supervisor *s, world *w, int generation)
     tt_record r = {.kind = TT_REC_GO, .generation = (uint32_t)generation, .workers = w->members};
     snprintf(r.why, sizeof r.why, "%.*s", (int)sizeof r.why - 1, s->why);
     record(s, &r, false);
+    TT_FAILPOINT("supervisor.go");
     say_to_all(s, w, o);
     json_decref(o);
+    TT_FAILPOINT("supervisor.went");
     add_news(s, (tt_news){.kind = TT_NEWS_GO,
                           .code = w->members,
                           .cause = {.world = w->id, .generation = generation}});
@@ -499,7 +514,9 @@ static void end_world(tt_supervisor *s, world *w, bool stacks)
 {
     if (w->generation) record_told(s, true);
     if (!stacks) {
+        TT_FAILPOINT("supervisor.kill");
         kill_world(s, w);
+        TT_FAILPOINT("supervisor.killed");
         return;
     }
     say_word(s, w, "stacks");
@@ -535,6 +552,7 @@ static void act(tt_supervisor *s, const tt_action *a, bool stuck)
         tell(s, &a->cause);
         break;
     case TT_ACT_EXIT:
+        TT_FAILPOINT("supervisor.exit");
         record(s,
                &(tt_record){
                    .kind = TT_REC_END, .step = s->book.ledger.told.label.step, .code = a->code},
@@ -641,10 +659,12 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
     m->step = json_integer_value(json_object_get(o, "step"));
     note_step(s, w, m);
     if (first) say_alive(s, w);
-    take_event(
-        s,
-        (tt_event){
-            .kind = TT_EV_BEAT, .world = w->id, .rank = rank, .phase = m->phase, .step = m->step});
+    take_event(s, (tt_event){.kind = TT_EV_BEAT,
+                             .world = w->id,
+                             .rank = rank,
+                             .phase = m->phase,
+                             .step = m->step,
+                             .waits = json_is_true(json_object_get(o, "waits"))});
     if (m->phase == TT_PHASE_END && find_world(s, whole(o, "world")) == w) hurry(s, w);
 }
 
@@ -942,6 +962,7 @@ void tt_supervisor_turn(tt_supervisor *s, int ms)
         s->told = now;
         for (int i = 0; i < TT_WORLDS_MOST; i++) say_alive(s, &s->world[i]);
     }
+    tell_of_book(s);
     if (now - s->recorded < TOLD_S) return;
     s->recorded = now;
     record_told(s, false);

@@ -47,6 +47,7 @@ static void sleep_on(tt_flag *f, uint32_t v, long ns)
 bool tt_idle_once(tt_idle *i, const tt_world *w, tt_flag *f, uint32_t v, bool busy)
 {
     int round = i->rounds++;
+    double now;
 
     if (round < w->spins) {
 #if defined(__x86_64__)
@@ -60,7 +61,9 @@ bool tt_idle_once(tt_idle *i, const tt_world *w, tt_flag *f, uint32_t v, bool bu
         return true;
     }
     sleep_on(f, v, busy ? SHORT_NS : LONG_NS);
-    return tt_clock_s() - i->since < (i->limit_s > 0 ? i->limit_s : w->timeout_s);
+    now = tt_clock_s();
+    tt_vital_wait(now);
+    return now - i->since < (i->limit_s > 0 ? i->limit_s : w->timeout_s);
 }
 
 tt_err tt_flag_wait(const tt_world *w, tt_flag *f, uint32_t v, int rank)

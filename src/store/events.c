@@ -144,8 +144,11 @@ tt_err tt_events_open(const char *folder, tt_events **out)
     e->fd = -1;
     if ((err = tt_dir_make(folder)) || (err = create_file(e, folder))) goto out;
     e->size = tt_event_version(e->buffer, sizeof e->buffer, tt_wall_s());
-    if ((err = tt_events_flush(e)))
-        goto out; /* so that TensorBoard knows the file for what it is */
+    if ((err = tt_events_flush(e))) { /* so that TensorBoard knows the file for what it is */
+        e->size = 0;
+        unlink(e->path);
+        goto out;
+    }
     *out = e;
     e = NULL;
 out:

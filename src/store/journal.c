@@ -171,7 +171,10 @@ static tt_err commit(tt_journal *j)
     if (j->torn && ftruncate(j->fd, j->end))
         return tt_fail(TT_EIO, "write %s: %s", j->path, strerror(errno));
     j->torn = false;
-    if (tt_write_all(j->fd, j->line, j->size, &done)) {
+    done = 0;
+    errno = TT_FAILPOINT("journal.write");
+    if (!errno && tt_write_all(j->fd, j->line, j->size, &done)) {
+        TT_FAILPOINT("journal.written");
         j->end += (int64_t)j->size;
         return TT_OK;
     }
@@ -206,6 +209,7 @@ tt_err tt_journal_open(const char *path, int64_t after_step, tt_journal **out)
         goto out;
     }
     if ((err = mend(path, after_step))) goto out;
+    TT_FAILPOINT("journal.mended");
     j->fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     j->end = j->fd < 0 ? -1 : lseek(j->fd, 0, SEEK_END);
     if (j->end < 0) {

@@ -50,6 +50,7 @@ tt_err tt_part_note(const char *folder, int64_t step, int part, uint64_t token, 
     err = text ? tt_file_write(path, text, strlen(text)) : tt_fail(TT_ENOMEM, "%s", path);
     free(text);
     json_decref(root);
+    TT_FAILPOINT("parts.noted");
     return err;
 }
 
@@ -107,6 +108,7 @@ tt_err tt_parts_take(const char *folder, int64_t step, int parts, uint64_t token
         }
         if (err) break;
         *finite &= json_is_true(json_object_get(note, "finite"));
+        TT_FAILPOINT("parts.take");
         err = move_files(folder, step, to, note, files);
         json_decref(note);
     }

@@ -115,6 +115,8 @@ static tt_err take_lock(const char *folder, bool resume, int *out)
         return tt_fail(TT_EINVAL,
                        "%s already holds a run: go on with --resume, or choose another folder",
                        folder);
+    /* A run that goes on does so on a disk that cannot be written to, too: to lock is enough. */
+    if (fd < 0 && resume && errno != ENOENT) fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
     /* A look at the run (tt_run_look) holds the lock for a moment, so one refusal is none. */
     while (flock(fd, LOCK_EX | LOCK_NB)) {
@@ -134,7 +136,8 @@ static tt_err take_lock(const char *folder, bool resume, int *out)
     size = snprintf(text, sizeof text, "%d %s\n", (int)getpid(), *host ? host : "localhost");
     if (ftruncate(fd, 0) || pwrite(fd, text, (size_t)size, 0) != size) {
         err = tt_fail(TT_EIO, "write %s: %s", path, strerror(errno));
-        goto fail;
+        if (!resume) goto fail;
+        tt_warn("%s", tt_message());
     }
     *out = fd;
     return TT_OK;
@@ -171,7 +174,9 @@ tt_err tt_run_dir_open(const char *parent, const char *name, const char *path, b
     if (!d) return tt_fail(TT_ENOMEM, "open a run folder: no memory");
     d->lock = -1;
     if ((err = find_folder(parent, name, path, resume, d->open.path))) goto out;
+    TT_FAILPOINT("rundir.found");
     if ((err = take_lock(d->open.path, resume, &d->lock))) goto out;
+    TT_FAILPOINT("rundir.locked");
     d->open.resumed = resume;
     *out = &d->open;
     d = NULL;
@@ -224,8 +229,8 @@ tt_err tt_run_dir_begin(tt_run_dir *d)
     if ((err = path_join(d->path, "summary.json", path)) ||
         (err = path_join(d->path, "summary.old.json", old)))
         return err;
+    if (!tt_file_exists(path)) return TT_OK; /* on a read-only disk rename would not say so */
     if (!rename(path, old)) return tt_dir_sync(d->path);
-    if (errno == ENOENT) return TT_OK;
     return tt_fail(TT_EIO, "rename %s to %s: %s", path, old, strerror(errno));
 }
 
@@ -233,10 +238,13 @@ tt_err tt_run_dir_write(tt_run_dir *d, const char *file, const char *text)
 {
     char path[PATH_ROOM];
     tt_err err;
+    int why;
 
     if (!*file || *file == '/' || strstr(file, ".."))
         return tt_fail(TT_EINVAL, "\"%s\" is no name for a file of a run", file);
     if ((err = path_join(d->path, file, path))) return err;
+    if ((why = TT_FAILPOINT("rundir.write")))
+        return tt_fail(TT_EIO, "writing %s: %s", path, strerror(why));
     return tt_file_write(path, text, strlen(text));
 }
 
@@ -247,7 +255,8 @@ void tt_run_dir_close(tt_run_dir *d)
     if (!d) return;
     if (r->lock >= 0) {
         /* The file stays: to remove it would let two processes lock two files of the same name. */
-        if (ftruncate(r->lock, 0)) tt_warn("clear %s/lock: %s", d->path, strerror(errno));
+        if (ftruncate(r->lock, 0) && errno != EINVAL) /* EINVAL: it could only be read */
+            tt_warn("clear %s/lock: %s", d->path, strerror(errno));
         close(r->lock);
     }
     free(r);

@@ -133,6 +133,37 @@ fail:
     return tt_fail(TT_EIO, "rename %s to %s: %s", temp, final, strerror(errno));
 }
 
+/* Clears away what a process that died, or a disk that failed, left behind; but for the parts of
+ * `step`, which may be in the making. What cannot be removed now is tried again with the next save.
+ */
+static void tidy(const char *folder, int64_t step)
+{
+    char **names, path[PATH_ROOM], final[PATH_ROOM], parts[64];
+    int count;
+
+    snprintf(parts, sizeof parts, TT_STEP_DIR ".parts", (long long)step);
+    if (tt_dir_list(folder, &names, &count)) {
+        tt_info("not looked for leftovers: %s", tt_message());
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        char *end = strrchr(names[i], '.');
+        bool pointer = !strcmp(names[i], "LATEST.tmp") || !strcmp(names[i], "BEST.tmp");
+        tt_err err = TT_OK;
+        if ((strncmp(names[i], "step-", 5) && !pointer) || !end || !strcmp(names[i], parts))
+            continue;
+        if (path_join(folder, names[i], path)) continue;
+        snprintf(final, sizeof final, "%s/%.*s", folder, (int)(end - names[i]), names[i]);
+        if (!strcmp(end, ".tmp") || !strcmp(end, ".parts") ||
+            (!strcmp(end, ".old") && tt_file_exists(final)))
+            err = remove_any(path);
+        else if (!strcmp(end, ".old") && rename(path, final))
+            err = tt_fail(TT_EIO, "rename %s to %s: %s", path, final, strerror(errno));
+        if (err) tt_info("a leftover stays for now: %s", tt_message());
+    }
+    tt_dir_free(names, count);
+}
+
 static tt_err write_checkpoint(tt_saver *s, bool *finite)
 {
     char temp[PATH_ROOM], final[PATH_ROOM], old[PATH_ROOM], message[sizeof s->message];
@@ -150,24 +181,31 @@ static tt_err write_checkpoint(tt_saver *s, bool *finite)
     snprintf(final, sizeof final, "%s/" TT_STEP_DIR, s->folder, (long long)s->step);
     snprintf(temp, sizeof temp, "%s/" TT_STEP_DIR ".tmp", s->folder, (long long)s->step);
     snprintf(old, sizeof old, "%s/" TT_STEP_DIR ".old", s->folder, (long long)s->step);
-    if ((err = remove_any(temp)) || (err = tt_dir_make(s->folder))) goto out;
+    if ((err = tt_dir_make(s->folder))) goto out;
+    tidy(s->folder, s->step);
     if (mkdir(temp, 0777)) {
         err = tt_fail(TT_EIO, "make the folder %s: %s", temp, strerror(errno));
         goto out;
     }
+    TT_FAILPOINT("saver.made");
     if ((err = write_parts(s, temp, files))) goto out;
+    TT_FAILPOINT("saver.written");
     if (s->helpers && (err = tt_parts_take(s->folder, s->step, s->helpers, s->token, s->wait_s,
                                            temp, files, finite)))
         goto out;
     if ((err = write_manifest(s, temp, files, *finite))) goto out;
+    TT_FAILPOINT("saver.described");
     if ((err = tt_ckpt_open_path(temp, true, &back))) {
         err = tt_context(err, "reading back what was written");
         goto out;
     }
     tt_ckpt_close(back);
+    TT_FAILPOINT("saver.checked");
     if ((err = put_in_place(temp, final, old))) goto out;
     placed = true;
+    TT_FAILPOINT("saver.renamed");
     if ((err = tt_dir_sync(s->folder))) goto out;
+    TT_FAILPOINT("saver.synced");
     /* Only now: until the new name is on disk the old content has to be there too. */
     if (remove_any(temp) || remove_any(old)) tt_warn("old checkpoint: %s", tt_message());
 out:
@@ -202,10 +240,12 @@ static void remove_checkpoint(const char *path)
     char temp[PATH_ROOM + 8];
 
     snprintf(temp, sizeof temp, "%s.tmp", path);
-    if (rename(path, temp))
+    if (rename(path, temp)) {
         tt_warn("old checkpoint %s cannot be removed: %s", path, strerror(errno));
-    else if (remove_any(temp))
-        tt_warn("old checkpoint: %s", tt_message());
+        return;
+    }
+    TT_FAILPOINT("saver.removing");
+    if (remove_any(temp)) tt_warn("old checkpoint: %s", tt_message());
 }
 
 static void prune(const tt_saver *s, const tt_ckpt_info *list, int count, bool finite)
@@ -242,6 +282,7 @@ static void settle(tt_saver *s, bool finite)
     int count;
 
     if (finite) write_pointer(s->folder, "LATEST", s->step);
+    TT_FAILPOINT("saver.pointed");
     if (tt_ckpt_list(s->folder, false, &list, &count)) {
         tt_warn("old checkpoints are not removed: %s", tt_message());
         return;
@@ -250,6 +291,7 @@ static void settle(tt_saver *s, bool finite)
     for (int i = 0; i < count; i++)
         if (list[i].best) write_pointer(s->folder, "BEST", list[i].step);
     prune(s, list, count, finite);
+    TT_FAILPOINT("saver.pruned");
     free(list);
 }
 
@@ -262,6 +304,7 @@ static tt_err write_share(tt_saver *s)
     tt_err err = tt_part_begin(s->folder, s->step, folder);
 
     if (!err) err = write_parts(s, folder, files);
+    TT_FAILPOINT("parts.written");
     if (!err) err = tt_part_note(s->folder, s->step, s->part, s->token, files, finite);
     json_decref(files);
     if (err) tt_warn("part of the checkpoint of step %lld: %s", (long long)s->step, tt_message());
@@ -297,6 +340,7 @@ static void *work(void *arg)
         while (!s->busy && !s->quit) pthread_cond_wait(&s->changed, &s->lock);
         if (!s->busy) break;
         pthread_mutex_unlock(&s->lock);
+        TT_FAILPOINT("saver.begin");
         err = save_now(s);
         json_decref(s->meta);
         s->meta = NULL;
@@ -378,29 +422,6 @@ static tt_err lay_out(tt_saver *s, const tt_saver_opts *o)
     return TT_OK;
 }
 
-/* Clears away what a process that died left behind. */
-static tt_err tidy(const char *folder)
-{
-    char **names, path[PATH_ROOM], final[PATH_ROOM];
-    int count;
-    tt_err err = tt_dir_list(folder, &names, &count);
-
-    for (int i = 0; i < count && !err; i++) {
-        char *end = strrchr(names[i], '.');
-        bool pointer = !strcmp(names[i], "LATEST.tmp") || !strcmp(names[i], "BEST.tmp");
-        if ((strncmp(names[i], "step-", 5) && !pointer) || !end) continue;
-        if ((err = path_join(folder, names[i], path))) break;
-        snprintf(final, sizeof final, "%s/%.*s", folder, (int)(end - names[i]), names[i]);
-        if (!strcmp(end, ".tmp") || !strcmp(end, ".parts") ||
-            (!strcmp(end, ".old") && tt_file_exists(final)))
-            err = remove_any(path);
-        else if (!strcmp(end, ".old") && rename(path, final))
-            err = tt_fail(TT_EIO, "rename %s to %s: %s", path, final, strerror(errno));
-    }
-    tt_dir_free(names, count);
-    return err;
-}
-
 /* One that was set aside before goes: the place is for the latest that went wrong there. */
 static tt_err rename_bad(const char *path)
 {
@@ -425,6 +446,7 @@ tt_err tt_ckpt_set_aside(const char *folder, int64_t step)
         if (list[i].step > step && !(err = rename_bad(list[i].path))) moved++;
     free(list);
     if (!moved) return err;
+    TT_FAILPOINT("ckpt.aside");
     if (err || (err = tt_dir_sync(folder)) || (err = tt_ckpt_list(folder, false, &list, &count)))
         return err;
     write_pointer(folder, "LATEST", step);
@@ -481,7 +503,10 @@ tt_err tt_saver_open(const tt_saver_opts *o, tt_saver **out)
     s->token = o->token;
     s->wait_s = o->wait_s;
     if ((err = tt_dir_make(s->folder))) goto out;
-    if (!s->part && ((err = tidy(s->folder)) || (err = find_last(s)))) goto out;
+    if (!s->part) {
+        tidy(s->folder, -1);
+        if ((err = find_last(s))) goto out;
+    }
     if ((err = lay_out(s, o)) || (err = start_thread(s))) goto out;
     *out = s;
     s = NULL;
@@ -503,6 +528,7 @@ tt_err tt_saver_save(tt_saver *s, int64_t step, json_t *meta, double score)
     for (int i = 0; i < s->count; i++)
         if (s->staged[i].bytes)
             memcpy((void *)s->staged[i].data, s->source[i]->data, (size_t)s->staged[i].bytes);
+    TT_FAILPOINT("saver.staged");
     s->step = step;
     s->meta = meta;
     s->score = score;

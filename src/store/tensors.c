@@ -540,7 +540,7 @@ tt_err tt_tensors_put(const char *path, const tt_entry *entries, int count, json
     const tt_entry **order = calloc((size_t)count + 1, sizeof *order);
     uint64_t n;
     char hex[65];
-    int fd = -1;
+    int fd = -1, why;
     bool fine;
 
     if (!order) {
@@ -558,15 +558,21 @@ tt_err tt_tensors_put(const char *path, const tt_entry *entries, int count, json
     }
     n = header.size;
     *bytes = 8 + (int64_t)n;
+    TT_FAILPOINT("tensors.opened");
     fine = put_bytes(fd, hash, &n, 8) && put_bytes(fd, hash, header.data, header.size);
     for (int i = 0; i < count && fine; i++) {
         fine = put_bytes(fd, hash, order[i]->data, (size_t)order[i]->bytes);
         *bytes += order[i]->bytes;
     }
+    if (fine && (why = TT_FAILPOINT("tensors.written"))) {
+        errno = why;
+        fine = false;
+    }
     if (!fine || fsync(fd)) {
         err = tt_fail(TT_EIO, "write %s: %s", path, strerror(errno));
         goto out;
     }
+    TT_FAILPOINT("tensors.synced");
     /* Out of the cache, so that whoever reads it back reads the disk. */
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     if (close(fd)) err = tt_fail(TT_EIO, "write %s: %s", path, strerror(errno));

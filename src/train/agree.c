@@ -199,7 +199,11 @@ tt_err agree_folder(tt_trainer *t)
     tt_err err = TT_OK;
 
     if (t->world->size == 1 || t->no_files) return TT_OK;
-    if (t->dir && !(err = write_world(t))) {
+    if (t->dir && (err = write_world(t)) && t->dir->resumed) {
+        tt_warn("%s", tt_message()); /* a run that goes on does so without */
+        err = TT_OK;
+    }
+    if (t->dir && !err) {
         snprintf(place.path, sizeof place.path, "%s", t->dir->path);
         place.token = t->token;
     }

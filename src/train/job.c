@@ -161,6 +161,9 @@ tt_err read_checkpoint(tt_node *checkpoint, save_conf *out)
          "how many of the newest; 0: all"},
         {"best", TT_STRING, offsetof(save_conf, best_text), "none", 0, 0, NULL,
          "also keep the best, by e.g. val.accuracy max"},
+        {"retry", TT_TIME, offsetof(save_conf, retry_s), "1m", 0.1, 1e6, NULL,
+         "a checkpoint that could not be written is tried again with the next one that is due, and "
+         "at the latest after this time"},
     };
     tt_err err;
 

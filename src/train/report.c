@@ -53,7 +53,7 @@ void report_read_init(tt_trainer *t)
     json_decref(env);
 }
 
-void report_log(tt_trainer *t)
+static int open_log(tt_trainer *t)
 {
     char path[4200];
     int e;
@@ -61,7 +61,14 @@ void report_log(tt_trainer *t)
     snprintf(path, sizeof path, "%s/log.txt", t->dir->path);
     e = tt_log_open(path);
     t->logging = !e;
-    if (e) tt_warn("no log: %s: %s", path, strerror(e));
+    return e;
+}
+
+void report_log(tt_trainer *t)
+{
+    int e = open_log(t);
+
+    if (e) tt_warn("no log: %s/log.txt: %s", t->dir->path, strerror(e));
 }
 
 /* The resolved job: as it was read, with what was decided here. */
@@ -106,54 +113,128 @@ static tt_err write_given(tt_trainer *t, const tt_train_opts *o)
     return err;
 }
 
-tt_err report_open(tt_trainer *t, const tt_train_opts *o, int64_t after_step)
+static tt_err open_metrics(tt_trainer *t)
 {
     char path[4200];
+    tt_err err = TT_OK;
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", t->dir->path);
+    if (!t->journal) err = tt_journal_open(path, t->journal_after, &t->journal);
+    if (!err && !t->events) err = tt_events_open(t->dir->path, &t->events);
+    return err;
+}
+
+static tt_err write_files(tt_trainer *t, const tt_train_opts *o)
+{
     tt_err err;
 
     if (!t->dir->resumed) {
         if ((err = write_given(t, o))) return err;
         if (o->command && (err = tt_run_dir_write(t->dir, "command.txt", o->command))) return err;
     }
-    if ((err = write_resolved(t, o)) || (err = write_env(t))) return err;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", t->dir->path);
-    if ((err = tt_journal_open(path, t->dir->resumed ? (after_step < 0 ? 0 : after_step) : -1,
-                               &t->journal)))
-        return err;
-    tt_info("%s: %lld parameters, %s kernels, %d threads", t->job.name,
-            (long long)tt_train_parameters(t), tt_model_kernels(t->model)->name, t->threads);
-    return tt_events_open(t->dir->path, &t->events);
+    if ((err = write_resolved(t, o))) return err;
+    return write_env(t);
 }
 
-/* Metrics that cannot be written do not stop a training, but are told of, once. */
-static void look_at(tt_err err, bool *failed)
+/* ---- Metrics that cannot be written do not stop a training: it is told, and when it is over, what
+ * is lost. ---- */
+
+static void mourn(tt_trainer *t)
 {
-    if (err && !*failed)
+    if (!*t->metrics_trouble) {
         tt_warn("metrics are lost, the training goes on without: %s", tt_message());
-    *failed |= err != TT_OK;
+        snprintf(t->metrics_trouble, sizeof t->metrics_trouble, "metrics are lost: %.400s",
+                 tt_message());
+    }
 }
 
+static void see_over(tt_trainer *t)
+{
+    if (!t->lines_lost && !t->flush_failed && !t->events_failed) t->metrics_trouble[0] = 0;
+}
+
+/* Of a line that was to be written. */
 static void journal(tt_trainer *t, tt_err err)
 {
-    look_at(err, &t->journal_failed);
+    if (err) {
+        mourn(t);
+        t->lines_lost++;
+    } else if (t->lines_lost) {
+        tt_warn("metrics are written again; %lld line%s of metrics.jsonl %s lost",
+                (long long)t->lines_lost, t->lines_lost == 1 ? "" : "s",
+                t->lines_lost == 1 ? "is" : "are");
+        t->lines_lost = 0;
+        see_over(t);
+    }
+}
+
+static void look_at(tt_trainer *t, tt_err err, bool *failed)
+{
+    *failed = err != TT_OK;
+    if (err)
+        mourn(t);
+    else
+        see_over(t);
 }
 
 static void event(tt_trainer *t, const char *tag, double value)
 {
-    if (!isnan(value)) look_at(tt_events_scalar(t->events, t->step, tag, value), &t->events_failed);
+    if (!t->events || isnan(value) || !tt_events_scalar(t->events, t->step, tag, value)) return;
+    t->events_failed = true; /* until a flush succeeds: most calls only gather */
+    mourn(t);
 }
 
 static void flush(tt_trainer *t)
 {
-    journal(t, tt_journal_flush(t->journal));
-    look_at(tt_events_flush(t->events), &t->events_failed);
+    if (t->journal) look_at(t, tt_journal_flush(t->journal), &t->flush_failed);
+    if (t->events) look_at(t, tt_events_flush(t->events), &t->events_failed);
+}
+
+/* Can a line be written? One that cannot is lost. */
+static bool ready(tt_trainer *t)
+{
+    const double again_s = 1;
+    double now = tt_clock_s();
+
+    if (!t->dir) return false;
+    if ((!t->journal || !t->events || !t->logging) && now >= t->reopen_at) {
+        t->reopen_at = now + again_s;
+        if (!t->logging) open_log(t);
+        if (open_metrics(t)) mourn(t);
+    }
+    if (!t->journal) t->lines_lost++;
+    return t->journal != NULL;
+}
+
+void report_trouble(tt_trainer *t)
+{
+    t->progress.save_trouble = *t->trouble           ? t->trouble
+                               : *t->metrics_trouble ? t->metrics_trouble
+                                                     : NULL;
+}
+
+/* A run that has begun goes on even if the disk takes nothing any more. */
+tt_err report_open(tt_trainer *t, const tt_train_opts *o, int64_t after_step)
+{
+    bool goes_on = t->dir->resumed && !t->from_disk;
+    tt_err err = write_files(t, o);
+
+    if (err && !goes_on) return err;
+    if (err) tt_warn("%s", tt_message());
+    t->journal_after = t->dir->resumed ? (after_step < 0 ? 0 : after_step) : -1;
+    if ((err = open_metrics(t)) && !goes_on) return err;
+    if (err) mourn(t);
+    t->reopen_at = tt_clock_s();
+    tt_info("%s: %lld parameters, %s kernels, %d threads", t->job.name,
+            (long long)tt_train_parameters(t), tt_model_kernels(t->model)->name, t->threads);
+    return TT_OK;
 }
 
 void report_step(tt_trainer *t)
 {
     const tt_progress *p = &t->progress;
 
-    if (!t->journal || (t->step % t->conf.log_every && !p->epoch_end && !p->end)) return;
+    if ((t->step % t->conf.log_every && !p->epoch_end && !p->end) || !ready(t)) return;
     journal(t, tt_journal_line(t->journal, t->step, "train", "epoch", p->epoch, "loss", p->loss,
                                "lr", p->lr, "grad_norm", p->grad_norm, "samples_per_s",
                                p->samples_per_s, "step_ms", 1e3 * p->step_s, "data_ms",
@@ -177,6 +258,7 @@ void report_generation(tt_trainer *t)
              t->told.generation, t->world->size, t->world->size == 1 ? "" : "s", (long long)t->step,
              t->told.why ? "; the one before ended: " : "", t->told.why ? t->told.why : "");
     tt_info("%s", text);
+    if (!ready(t)) return;
     journal(t, tt_journal_event(t->journal, t->step, "generation", text));
     flush(t);
 }
@@ -191,7 +273,7 @@ void report_validation(tt_trainer *t)
     if (!isnan(v->auc)) snprintf(auc, sizeof auc, " auc %.4f", v->auc);
     tt_info("step %lld: validation loss %.5f accuracy %.4f%s", (long long)t->step, v->loss,
             v->accuracy, auc);
-    if (!t->journal) return;
+    if (!ready(t)) return;
     /* A name that is NULL ends the line. */
     journal(t, tt_journal_line(t->journal, t->step, "val", "epoch", t->progress.epoch, "loss",
                                v->loss, isnan(v->accuracy) ? NULL : "accuracy", v->accuracy, more,
@@ -272,8 +354,11 @@ tt_err tt_train_finish(tt_trainer *t, const char *status)
         snprintf(message, sizeof message, "%s", tt_message());
     free(text);
     tt_info("ended: %s at step %lld", status, (long long)t->step);
-    journal(t, tt_journal_event(t->journal, t->step, "end", status));
+    if (ready(t)) journal(t, tt_journal_event(t->journal, t->step, "end", status));
     flush(t);
+    if (t->lines_lost)
+        tt_warn("%lld line%s of metrics.jsonl %s lost", (long long)t->lines_lost,
+                t->lines_lost == 1 ? "" : "s", t->lines_lost == 1 ? "is" : "are");
     leave_vault(t, saved, status);
-    return err ? tt_repeat(err, message) : saved ? tt_repeat(TT_ECKPT, trouble) : TT_OK;
+    return saved ? tt_repeat(TT_ECKPT, trouble) : err ? tt_repeat(err, message) : TT_OK;
 }

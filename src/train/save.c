@@ -202,13 +202,15 @@ void trainer_poll_saver(tt_trainer *t)
 
     if (!t->saver || !tt_saver_ended(t->saver, &step, &err)) return;
     t->saving = false;
+    if (!err && *t->trouble)
+        tt_info("checkpoint of step %lld is saved: the trouble is over", (long long)step);
     t->trouble[0] = 0;
     if (err)
         snprintf(t->trouble, sizeof t->trouble, "checkpoint of step %lld not saved: %s",
                  (long long)step, tt_message());
     else if (p->saved < TT_COUNT(p->saved_step))
         p->saved_step[p->saved++] = step;
-    p->save_trouble = *t->trouble ? t->trouble : NULL;
+    report_trouble(t);
 }
 
 /* What others hold of the optimiser's state, once a step. */
@@ -382,9 +384,8 @@ static void restore_meta(tt_trainer *t, const json_t *meta)
     if (t->step % t->epoch_steps == 0) return;
     take_number(meta, "epoch_loss", &t->epoch_loss);
     take_number(meta, "epoch_weight", &t->epoch_weight);
-    t->witness = (tt_witness){
-        (uint64_t)json_integer_value(json_object_get(meta, "witness")),
-        (uint64_t)json_integer_value(json_object_get(meta, "witness_count"))};
+    t->witness = (tt_witness){(uint64_t)json_integer_value(json_object_get(meta, "witness")),
+                              (uint64_t)json_integer_value(json_object_get(meta, "witness_count"))};
 }
 
 tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out)

@@ -92,13 +92,13 @@ typedef struct tt_progress {
     bool validated, epoch_end; /* happened with this step                               */
     int saved;                 /* checkpoints that came to disk since the step before ...     */
     int64_t saved_step[2];     /* ... and of which steps they are                        */
-    const char *save_trouble;  /* NULL, or why the last checkpoint could not be written      */
+    const char *save_trouble;  /* NULL, or why the last checkpoint, or metrics, are not written */
     bool stopped;              /* tt_train_ask_stop was heard: all ranks end with this step   */
     bool left;                 /* tt_train_ask_leave was, instead                              */
     int64_t epoch_number;      /* epoch_end: which one ended, from 1 ...                      */
     uint64_t epoch_samples;    /* ... how many samples it was to have; 0: they are not counted */
     uint64_t witness_sum, witness_count; /* ... and which it had (store/ledger.h)            */
-    const char *end;           /* set when there is nothing left to do: "done", "early stop"  */
+    const char *end; /* set when there is nothing left to do: "done", "early stop"  */
 } tt_progress;
 
 /* One step. TT_EDIVERGED: loss or gradient is not finite; the step was not applied. With the last

@@ -9,7 +9,7 @@
 /* ---- The step ---- */
 
 /* What the clock or a user decides, rank 0 decides before a step, and all do after it. */
-enum { ORDER_STOP = 1, ORDER_VALIDATE = 2, ORDER_SAVE = 4, ORDER_LEAVE = 8 };
+enum { ORDER_STOP = 1, ORDER_VALIDATE = 2, ORDER_SAVE = 4, ORDER_LEAVE = 8, ORDER_AGAIN = 16 };
 
 static bool time_is_up(const cadence *c, double since)
 {
@@ -20,7 +20,8 @@ static int give_order(const tt_trainer *t)
 {
     return (t->asked ? ORDER_STOP : 0) | (t->asked_leave ? ORDER_LEAVE : 0) |
            (time_is_up(&t->conf.validate, t->last_validate) ? ORDER_VALIDATE : 0) |
-           (time_is_up(&t->save.every, t->last_save) ? ORDER_SAVE : 0);
+           (time_is_up(&t->save.every, t->last_save) ? ORDER_SAVE : 0) |
+           (*t->trouble && tt_clock_s() - t->last_save >= t->save.retry_s ? ORDER_AGAIN : 0);
 }
 
 static bool due(const cadence *c, int64_t step, bool ordered)
@@ -123,6 +124,7 @@ static void judge_early_stop(tt_trainer *t)
 static tt_err validate(tt_trainer *t)
 {
     tt_vital_set(t->opts.vital, TT_PHASE_JUDGE, t->step);
+    TT_FAILPOINT("train.validate");
     tt_err err = tt_train_validate(t, &t->progress.val);
 
     if (err) return err;
@@ -170,9 +172,11 @@ static tt_err after_step(tt_trainer *t)
         t->last_validate = now;
         judge_early_stop(t);
     }
-    if (t->saves && (p->end || due(&t->save.every, t->step, t->stats.order & ORDER_SAVE))) {
+    if (t->saves && (p->end || t->stats.order & ORDER_AGAIN ||
+                     due(&t->save.every, t->step, t->stats.order & ORDER_SAVE))) {
         if (is_val(&t->save.best) && !p->validated && (err = validate(t))) return err;
         tt_vital_set(t->opts.vital, TT_PHASE_SAVE, t->step);
+        TT_FAILPOINT("train.save");
         if ((err = trainer_save(t))) return err;
     }
     /* After the last step there is nothing to do meanwhile, and this is the last word. What is
@@ -180,6 +184,8 @@ static tt_err after_step(tt_trainer *t)
     if (t->saves && p->end && (err = trainer_await_saver(t))) return err;
     trainer_poll_saver(t);
     report_step(t);
+    report_trouble(t);
+    TT_FAILPOINT("train.reported");
     tell_epoch(t);
     keep_close_step(t);
     tt_vital_set(t->opts.vital, p->end ? TT_PHASE_END : TT_PHASE_STEP, keep_safe(t));
@@ -208,6 +214,17 @@ static tt_err close_step(tt_trainer *t, tt_progress *out)
     return err;
 }
 
+/* The last checkpoint of a finished run may have failed: what the vault has kept is saved now. */
+static tt_err save_missing(tt_trainer *t)
+{
+    bool missing = t->saves && t->saver && tt_saver_last(t->saver) != t->step;
+    tt_err err = tt_group_bcast(tt_world_all(t->world), 0, &missing, sizeof missing);
+
+    if (err || !missing) return err;
+    if ((err = trainer_save(t))) return err;
+    return trainer_await_saver(t);
+}
+
 /* A finished run that is resumed: its validation is repeated, so that it ends as it did before. */
 static tt_err nothing_left(tt_trainer *t, tt_progress *out)
 {
@@ -224,6 +241,7 @@ static tt_err nothing_left(tt_trainer *t, tt_progress *out)
     p->validated =
         tt_data_count(t->data, TT_VAL) && (!is_never(&t->conf.validate) || is_val(&t->save.best));
     if (p->validated) err = tt_train_validate(t, &p->val);
+    if (!err) err = save_missing(t);
     *out = *p;
     return err;
 }
@@ -249,6 +267,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 
     if (t->open_end) return close_step(t, out);
     if (t->step >= t->steps || t->early_end) return nothing_left(t, out);
+    TT_FAILPOINT("train.step");
     t->begun = tt_clock_s();
     if ((err = tt_feed_take(t->feed, &batch))) return err; /* of this rank's data alone */
     t->got_data = tt_clock_s();
@@ -265,6 +284,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     keep_due(t, &in);
     if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) return err;
     keep_stepped(t);
+    TT_FAILPOINT("train.computed");
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
     if (!isfinite(t->stats.sum.loss))
@@ -281,6 +301,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     t->step++;
     fill_progress(t);
     if ((err = keep_commit(t))) return err;
+    TT_FAILPOINT("train.committed");
     tt_vital_set(t->opts.vital, TT_PHASE_STEP, keep_safe(t));
     err = after_step(t);
     if (t->trace_to && t->step >= t->trace_from &&

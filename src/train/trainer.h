@@ -39,6 +39,7 @@ typedef struct train_conf {
 typedef struct save_conf {
     const char *every_text, *best_text;
     int64_t keep;
+    double retry_s;
     cadence every;
     goal best;
 } save_conf;
@@ -128,12 +129,12 @@ struct tt_trainer {
     tt_step_stats stats; /* of the last step */
     struct keep *keep;   /* the vault; NULL: none */
     tt_train_told told;
-    tt_ckpt *ckpt;       /* rank 0: from which it goes on; NULL: none */
+    tt_ckpt *ckpt; /* rank 0: from which it goes on; NULL: none */
     bool from_disk;
-    uint64_t hash;       /* of the state; 0: not known */
-    int64_t committed;   /* the last step that is in the vault */
-    bool open_end;       /* what comes with the last step is still to be done */
-    tt_witness witness;  /* of this epoch */
+    uint64_t hash;      /* of the state; 0: not known */
+    int64_t committed;  /* the last step that is in the vault */
+    bool open_end;      /* what comes with the last step is still to be done */
+    tt_witness witness; /* of this epoch */
     double begun, got_data, ended;
 
     /* the run so far */
@@ -157,10 +158,14 @@ struct tt_trainer {
     tt_run_dir *dir;
     tt_journal *journal;
     tt_events *events;
-    bool logging, journal_failed, events_failed;
+    bool logging, flush_failed, events_failed;
+    int64_t lines_lost;    /* of the journal, since it cannot be written         */
+    int64_t journal_after; /* what of an older one counts: see tt_journal_open   */
+    double reopen_at;      /* when journal and events are tried again            */
+    char metrics_trouble[512];
     char *init; /* the weights it was started from; NULL: none */
     bool init_partial;
-    float *init_w; /* until they are in the state */
+    float *init_w;     /* until they are in the state */
     uint64_t token;    /* of this world, in its run folder                  */
     bool together;     /* all ranks see the folder                          */
     char folder[4200]; /* of checkpoints, as rank 0 names it                */
@@ -170,7 +175,7 @@ struct tt_trainer {
     const char **entry_files;
     entry_from *entry_from;
     int entry_count;
-    char trouble[512];
+    char trouble[512]; /* with the last checkpoint */
 };
 
 /* agree.c: what all ranks must have in common */
@@ -194,7 +199,7 @@ tt_err trainer_saver_open(tt_trainer *t);
 tt_err trainer_save(tt_trainer *t);        /* all ranks call these two */
 tt_err trainer_await_saver(tt_trainer *t); /* until no rank's writer is at work */
 void trainer_poll_saver(tt_trainer *t);    /* tells the progress what became of saves */
-tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out);     /* the newest that is good; NULL: none */
+tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out);  /* the newest that is good; NULL: none */
 tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c); /* takes the state from it */
 
 /* mirror.c: copies of the optimiser's state on other hosts */
@@ -251,6 +256,7 @@ tt_err report_open(tt_trainer *t, const tt_train_opts *o, int64_t after_step);
 void report_generation(tt_trainer *t); /* another world goes on */
 void report_step(tt_trainer *t);
 void report_validation(tt_trainer *t);
+void report_trouble(tt_trainer *t); /* with checkpoint or metrics: the progress tells */
 double metric_of(const tt_trainer *t, const goal *g); /* NAN if it does not apply */
 
 #endif
