@@ -58,6 +58,7 @@ struct tt_policy {
     tt_roster roster;
     world world[TT_WORLDS_MOST];
     int generation, last_id, restarts;
+    int in_a_row; /* of these, without progress since */
 
     double joined, storm; /* the last host that came; the first one of that storm */
 
@@ -236,7 +237,8 @@ static void fail(tt_policy *p, world *w, tt_cause c)
     else
         p->start_after = p->now + backoff(&p->start_failures);
     p->restarts += interrupts;
-    if (p->o.max_restarts >= 0 && p->restarts > p->o.max_restarts) finish(p, CODE_PEER, p->first);
+    p->in_a_row += interrupts;
+    if (p->o.max_restarts >= 0 && p->in_a_row > p->o.max_restarts) finish(p, CODE_PEER, p->first);
 }
 
 /* May this world fail now? One that is ending anyway has its cause. */
@@ -284,7 +286,7 @@ static void take_host(tt_policy *p, int host, int slots)
 static void prove(tt_policy *p, world *w)
 {
     w->proved = true;
-    p->go_failures = 0;
+    p->go_failures = p->in_a_row = 0;
     p->first = no_cause(TT_CAUSE_NONE);
     for (int r = 0; r < w->members; r++) tt_roster_slot(&p->roster, w->member[r])->failures = 0;
 }
@@ -758,6 +760,7 @@ tt_policy_view tt_policy_look(const tt_policy *p)
         .generation = p->generation,
         .workers = a ? a->workers : 0,
         .restarts = p->restarts,
+        .in_a_row = p->in_a_row,
         .standby_ready = s && s->state == STANDING,
         .waiting = p->waiting,
         .ending = p->ending,

@@ -55,7 +55,8 @@ typedef struct tt_policy_opts {
                          * for more of them, while there are fewer than `most`: 0.1           */
     int strikes;        /* failures in a row after which a slot is left out: 3                */
     double penance_s;   /* how long, doubled each time: 30                                    */
-    int max_restarts;   /* failures in all that interrupt the training; -1: any               */
+    int max_restarts;   /* failures in a row that interrupt the training, without progress between
+                         * them; -1: any                                                      */
     bool standby;       /* keep the next world standing by: true                              */
 } tt_policy_opts;
 tt_policy_opts tt_policy_defaults(void);
@@ -151,7 +152,7 @@ int tt_policy_members(const tt_policy *p, int world, const tt_member **out);
 /* For display and tests. */
 typedef struct tt_policy_view {
     int active, standby; /* worlds; -1: none */
-    int generation, workers, restarts;
+    int generation, workers, restarts, in_a_row; /* see max_restarts */
     bool standby_ready, waiting, ending;
     int64_t step; /* the newest that an active world's rank 0 has told; -1: none yet */
 } tt_policy_view;

@@ -245,8 +245,8 @@ static void check_go(const world *w, int generation)
             violate("GO for world %d, but rank %d is not ready", w->id, r);
     if (w->workers < b->least || w->workers > b->most)
         violate("GO for %d workers, wanted are %d to %d", w->workers, b->least, b->most);
-    if (b->o.max_restarts >= 0 && tt_policy_look(b->policy).restarts > b->o.max_restarts)
-        violate("GO after %d failures", tt_policy_look(b->policy).restarts);
+    if (b->o.max_restarts >= 0 && tt_policy_look(b->policy).in_a_row > b->o.max_restarts)
+        violate("GO after %d failures", tt_policy_look(b->policy).in_a_row);
     if (S.now - b->failed_at < owed_s(b->barren) - 1e-9)
         violate("GO %.3f s after failure %d in a row", S.now - b->failed_at, b->barren);
 }
@@ -422,7 +422,7 @@ static void do_exit(const tt_action *a)
     tt_policy_view v = tt_policy_look(b->policy);
 
     TRACE("exit %d", a->code);
-    if (a->code == 4 && !v.waiting && (b->o.max_restarts < 0 || v.restarts <= b->o.max_restarts))
+    if (a->code == 4 && !v.waiting && (b->o.max_restarts < 0 || v.in_a_row <= b->o.max_restarts))
         violate("EXIT 4 without a reason");
     if (a->code == 75 && b->stop_at <= 0) violate("EXIT 75, and nobody asked for it");
     if (a->code == 5 && !S.fatal) violate("EXIT 5, and nothing was fatal");
