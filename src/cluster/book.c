@@ -21,8 +21,35 @@ static void lament(tt_book *b)
     b->troubled = true;
 }
 
+/* Those that cannot be cleared away now stay in the list. */
+static void clear_left(tt_book *b)
+{
+    for (size_t i = json_array_size(b->left); i-- > 0;)
+        if (tt_leftover_clear(json_string_value(json_array_get(b->left, i))))
+            json_array_remove(b->left, i);
+}
+
+/* The supervisor before this one has ended, or it would hold the lock. If it was killed, together
+ * with the keepers of its worlds, there was nobody to clear up after it. */
+static void list_left(tt_book *b, const json_t *before, const char *host)
+{
+    const char *address = tt_text_of(before, "address");
+    json_t *one;
+    size_t i;
+
+    b->left = json_array();
+    if (strcmp(tt_text_of(before, "host"), host)) return;
+    if (tt_rooms_valid(tt_text_of(before, "rooms"))) tt_rooms_remove(tt_text_of(before, "rooms"));
+    json_array_foreach(json_object_get(before, "left"), i, one) if (json_is_string(one))
+        json_array_append(b->left, one);
+    if (!strncmp(address, "ipc:///", 7) && strrchr(address, '/') > address + 6)
+        json_array_append_new(
+            b->left, json_stringn(address + 6, (size_t)(strrchr(address, '/') - (address + 6))));
+    clear_left(b);
+}
+
 /* One supervisor at a time has a run; the file says who, and how it is reached. */
-static tt_err take_run(tt_book *b, const char *address)
+static tt_err take_run(tt_book *b, const char *address, const char *rooms)
 {
     char path[4200], host[256] = "", *line;
     json_t *o, *other;
@@ -43,8 +70,11 @@ static tt_err take_run(tt_book *b, const char *address)
                        host);
     }
     gethostname(host, sizeof host - 1);
-    o = json_pack("{s:i, s:s, s:s, s:f}", "pid", (int)getpid(), "host", host, "address", address,
-                  "since", tt_wall_s());
+    other = json_load_file(path, 0, NULL);
+    list_left(b, other, host);
+    json_decref(other);
+    o = json_pack("{s:i, s:s, s:s, s:f, s:s, s:O}", "pid", (int)getpid(), "host", host, "address",
+                  address, "since", tt_wall_s(), "rooms", rooms ? rooms : "", "left", b->left);
     line = o ? json_dumps(o, JSON_COMPACT) : NULL;
     json_decref(o);
     if (!line) return tt_fail(TT_ENOMEM, "no memory for %s", path);
@@ -56,7 +86,7 @@ static tt_err take_run(tt_book *b, const char *address)
     return TT_OK;
 }
 
-tt_err tt_book_open(const char *run, const char *address, tt_book *out)
+tt_err tt_book_open(const char *run, const char *address, const char *rooms, tt_book *out)
 {
     char path[4200];
     tt_bytes text = {0};
@@ -64,7 +94,7 @@ tt_err tt_book_open(const char *run, const char *address, tt_book *out)
 
     *out = (tt_book){.fd = -1, .lock = -1};
     snprintf(out->run, sizeof out->run, "%s", run);
-    if ((err = take_run(out, address))) return err;
+    if ((err = take_run(out, address, rooms))) return err;
     snprintf(path, sizeof path, "%s/generation", run);
     if (tt_file_exists(path)) {
         if ((err = tt_file_read(path, 64, &text))) return err;
@@ -120,6 +150,9 @@ const char *tt_book_record(tt_book *b, const tt_record *r, bool safe)
 
 void tt_book_close(tt_book *b)
 {
+    clear_left(b);
+    json_decref(b->left);
+    b->left = NULL;
     if (b->fd >= 0) close(b->fd);
     if (b->lock >= 0) close(b->lock);
     b->fd = b->lock = -1;

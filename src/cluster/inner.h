@@ -78,14 +78,24 @@ typedef struct tt_book {
     int generation; /* the last that was persisted; 0: none */
     tt_ledger ledger;
     bool troubled;
+    json_t *left; /* folders of supervisors before this one that are still to be cleared away */
 } tt_book;
-/* `address`: where this supervisor is reached on its host. TT_EINVAL: another one has the run;
- * TT_EFORMAT: what is there is damaged. */
-tt_err tt_book_open(const char *run, const char *address, tt_book *out);
+/* `address`: where this supervisor is reached on its host; `rooms`: of its run there, or NULL.
+ * TT_EINVAL: another one has the run; TT_EFORMAT: what is there is damaged. What one before that
+ * was killed has left on this host is cleared away. */
+tt_err tt_book_open(const char *run, const char *address, const char *rooms, tt_book *out);
 void tt_book_persist(tt_book *b, int generation);
 /* What the record violates; NULL: nothing. `safe`: on disk when it returns. */
 const char *tt_book_record(tt_book *b, const tt_record *r, bool safe);
 void tt_book_close(tt_book *b);
+
+/* ---- leftover.c, and launch.c for the folder of one world ---- */
+
+/* Clears away what a supervisor of this host that was killed has left: its folder, those of its
+ * worlds, and whoever still lives in them. False if not all of it could be (now). */
+bool tt_leftover_clear(const char *folder);
+/* The same for a world's; false if its keeper lives, who does that by itself, or it is none. */
+bool tt_launch_clear(const char *folder);
 
 /* ---- the keeper: see keeper.c ---- */
 

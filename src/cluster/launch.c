@@ -548,6 +548,23 @@ static tt_err clear_folders(const start *s)
     return err ? err : tt_dir_remove(s->shm);
 }
 
+bool tt_launch_clear(const char *folder)
+{
+    start s = {.arena = tt_arena_open(8192)};
+    char path[PATH_MAX], mark[TT_MARK];
+    bool cleared = false;
+    int fd = -1;
+
+    if (!name_folders(folder, s.arena, &s.folder, &s.shm) &&
+        snprintf(path, sizeof path, "%s/world", s.folder) < (int)sizeof path &&
+        (fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) >= 0 && read_mark(fd, mark) &&
+        !flock(fd, LOCK_EX | LOCK_NB))
+        cleared = tt_mark_end(mark) && !tt_dir_remove(s.shm) && !tt_dir_remove(s.folder);
+    if (fd >= 0) close(fd);
+    tt_arena_close(s.arena);
+    return cleared;
+}
+
 /* Without fsync, which may take long while a checkpoint is written: none of it need last. */
 static tt_err make_folders(start *s)
 {

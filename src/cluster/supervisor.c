@@ -854,7 +854,7 @@ tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
     s->book.fd = s->book.lock = -1;
     for (int i = 0; i < TT_WORLDS_MOST; i++) s->world[i].keeper = -1;
     gethostname(s->host, sizeof s->host - 1);
-    if ((err = tt_book_open(o->run, tt_hub_address(o->hub), &s->book))) {
+    if ((err = tt_book_open(o->run, tt_hub_address(o->hub), o->rooms, &s->book))) {
         tt_supervisor_close(s);
         return err;
     }
