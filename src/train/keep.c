@@ -444,7 +444,8 @@ static tt_err place_state(tt_trainer *t, int half)
     size_t end = tt_vault_at(k->vault, 1) + k->bytes;
     tt_state_file f = {.fd = tt_vault_fd(k->vault),
                        .bytes = (end + 4095) / 4096 * 4096,
-                       .at = {tt_vault_at(k->vault, 0), tt_vault_at(k->vault, 1)}};
+                       .at = {tt_vault_at(k->vault, 0), tt_vault_at(k->vault, 1)},
+                       .in_memory = !k->on_disk};
     tt_err err = tt_strategy_place(t->strategy, k->copies ? NULL : &f);
 
     if (!err && !k->copies) err = tt_strategy_use(t->strategy, half);
