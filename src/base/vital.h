@@ -21,6 +21,7 @@ const char *tt_phase_name(tt_phase p); /* "validation": of what it was in the mi
 typedef struct tt_vital {
     _Atomic int phase;
     _Atomic int64_t step; /* the last that is committed */
+    _Atomic int waits;    /* for another rank: if nothing moves, that one is to blame */
 } tt_vital;
 
 /* Accepts NULL: nobody looks. */
@@ -29,6 +30,12 @@ static inline void tt_vital_set(tt_vital *v, tt_phase phase, int64_t step)
     if (!v) return;
     atomic_store_explicit(&v->step, step, memory_order_relaxed);
     atomic_store_explicit(&v->phase, phase, memory_order_release);
+}
+
+/* Accepts NULL, too. By the thread that trains. */
+static inline void tt_vital_wait(tt_vital *v, int waits)
+{
+    if (v) atomic_store_explicit(&v->waits, waits, memory_order_relaxed);
 }
 
 #endif

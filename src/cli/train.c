@@ -411,6 +411,7 @@ static int work(const train_opts *o, int argc, const char **argv)
     tt_err err;
     int code;
 
+    tt_failpoint_rank(by.rank);
     if (by.by && (err = tt_pulse_open(by.rank, &l.pulse))) return cli_fail(err);
     if (by.by && (err = tt_world_join(&to.world))) {
         tt_pulse_tell(l.pulse, error_of(err));
@@ -438,6 +439,7 @@ static int work(const train_opts *o, int argc, const char **argv)
     to.command = command.data;
     to.again = to.keep = to.stand_by = l.pulse != NULL;
     to.vital = tt_pulse_vital(l.pulse);
+    if (to.world) to.world->vital = to.vital;
     if (to.world && (err = cli_share_open(to.world, &share))) {
         alone = err == TT_EPEER;
         code = alone ? fail_alone(&l, to.world, err) : fail_together(&l, err);

@@ -46,6 +46,7 @@ static void list_left(tt_book *b, const json_t *before, const char *host)
         json_array_append_new(
             b->left, json_stringn(address + 6, (size_t)(strrchr(address, '/') - (address + 6))));
     clear_left(b);
+    tt_leftover_sweep();
 }
 
 /* One supervisor at a time has a run; the file says who, and how it is reached. */

@@ -94,6 +94,7 @@ void tt_book_close(tt_book *b);
 /* Clears away what a supervisor of this host that was killed has left: its folder, those of its
  * worlds, and whoever still lives in them. False if not all of it could be (now). */
 bool tt_leftover_clear(const char *folder);
+void tt_leftover_sweep(void); /* empty folders, of those that were killed when they began */
 /* The same for a world's; false if its keeper lives, who does that by itself, or it is none. */
 bool tt_launch_clear(const char *folder);
 

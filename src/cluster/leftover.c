@@ -10,9 +10,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
+
+enum { SETTLED_S = 60 };
 
 /* "/tmp/tutti-aB3xY9", ours alone, and no link. */
 static bool is_supervisors(const char *folder)
@@ -23,6 +27,29 @@ static bool is_supervisors(const char *folder)
     return *folder == '/' && name && strlen(name) == strlen("/tutti-XXXXXX") &&
            !strncmp(name, "/tutti-", 7) && !lstat(folder, &st) && S_ISDIR(st.st_mode) &&
            st.st_uid == geteuid() && !(st.st_mode & 077);
+}
+
+/* One who was killed before the run folder knew of it leaves an empty folder. */
+static void sweep_empty(const char *tmp)
+{
+    char path[4200];
+    struct dirent *e;
+    struct stat st;
+    DIR *d = opendir(tmp);
+
+    while (d && (e = readdir(d))) {
+        snprintf(path, sizeof path, "%s/%s", tmp, e->d_name);
+        if (is_supervisors(path) && !lstat(path, &st) && st.st_mtim.tv_sec + SETTLED_S < time(NULL))
+            rmdir(path); /* if it is empty */
+    }
+    if (d) closedir(d);
+}
+
+void tt_leftover_sweep(void)
+{
+    const char *tmp = getenv("TMPDIR");
+
+    sweep_empty(tmp && *tmp == '/' ? tmp : "/tmp");
 }
 
 bool tt_leftover_clear(const char *folder)

@@ -572,10 +572,12 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
     m->phase = (tt_phase)phase;
     m->step = json_integer_value(json_object_get(o, "step"));
     note_step(s, w, m);
-    take_event(
-        s,
-        (tt_event){
-            .kind = TT_EV_BEAT, .world = w->id, .rank = rank, .phase = m->phase, .step = m->step});
+    take_event(s, (tt_event){.kind = TT_EV_BEAT,
+                             .world = w->id,
+                             .rank = rank,
+                             .phase = m->phase,
+                             .step = m->step,
+                             .waits = json_is_true(json_object_get(o, "waits"))});
 }
 
 /* A job, a dataset or numbers that are bad will be so the next time. */

@@ -36,6 +36,7 @@ typedef struct tt_world {
     int spins;             /* looks at a flag before others may run; 0 where there are more
                             * threads than CPUs; may be set                        */
     bool threads;          /* ranks are threads of this process                    */
+    tt_vital *vital;       /* told when another rank is waited for; may be set     */
     struct tt_carrier *carrier;
 } tt_world;
 

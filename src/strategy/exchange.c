@@ -132,6 +132,7 @@ static tt_err wait_for(tt_strategy *s, tt_op *ops, int count)
 {
     tt_err err;
 
+    tt_vital_wait(s->world->vital, 1);
     for (int i = 0; i < count; i++) {
         if ((err = tt_op_wait(&ops[i]))) {
             strategy_alarm(s, ops[i].group->rank[ops[i].peer]);
@@ -139,6 +140,7 @@ static tt_err wait_for(tt_strategy *s, tt_op *ops, int count)
         }
         show_life(s);
     }
+    tt_vital_wait(s->world->vital, 0);
     return TT_OK;
 }
 

@@ -91,6 +91,7 @@ static bool await(tt_strategy *s, int me, tt_flag *f, uint32_t v, int local, boo
     double begun = trace_on(s) && !tt_flag_has(f, v) ? tt_clock_s() : 0;
     uint32_t missing, moved = tt_flag_get(life);
 
+    if (!me && !tt_flag_has(f, v)) tt_vital_wait(s->world->vital, 1);
     while (!tt_flag_has(f, v)) {
         if (strategy_failed(s) || (drives && !drive(s, &w))) return false;
         drives = drives && !exchange_done(s);
@@ -106,6 +107,7 @@ static bool await(tt_strategy *s, int me, tt_flag *f, uint32_t v, int local, boo
         fail_missed(s, s->nodes[s->node].rank[local], limit_s, what);
         return false;
     }
+    if (!me) tt_vital_wait(s->world->vital, 0);
     if (begun > 0) trace_add(s, me, TRACE_WAIT, 0, begun, tt_clock_s());
     return true;
 }
