@@ -555,11 +555,17 @@ bool tt_launch_clear(const char *folder)
     bool cleared = false;
     int fd = -1;
 
-    if (!name_folders(folder, s.arena, &s.folder, &s.shm) &&
-        snprintf(path, sizeof path, "%s/world", s.folder) < (int)sizeof path &&
-        (fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW)) >= 0 && read_mark(fd, mark) &&
-        !flock(fd, LOCK_EX | LOCK_NB))
-        cleared = tt_mark_end(mark) && !tt_dir_remove(s.shm) && !tt_dir_remove(s.folder);
+    if (name_folders(folder, s.arena, &s.folder, &s.shm) ||
+        snprintf(path, sizeof path, "%s/world", s.folder) >= (int)sizeof path)
+        goto out;
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    /* Without a mark nobody had it yet, or all were ended and its keeper died when it cleared up.
+     */
+    if (fd >= 0 ? flock(fd, LOCK_EX | LOCK_NB) || (read_mark(fd, mark) && !tt_mark_end(mark))
+                : errno != ENOENT)
+        goto out;
+    cleared = !tt_dir_remove(s.shm) && !tt_dir_remove(s.folder);
+out:
     if (fd >= 0) close(fd);
     tt_arena_close(s.arena);
     return cleared;
