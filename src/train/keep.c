@@ -514,6 +514,7 @@ void keep_commit(tt_trainer *t)
     k->label = (tt_label){k->generation, k->label.attempt, t->step};
     half = tt_vault_begin(k->vault);
     if (k->copies) copy_state(t, tt_vault_data(k->vault, half), true);
+    TT_FAILPOINT("keep.commit");
     commit_half(t, half, false);
     t->committed = t->step;
 }
@@ -522,7 +523,9 @@ void keep_close_step(tt_trainer *t)
 {
     keep *k = t->keep;
 
-    if (!k || t->committed != t->step) return;
+    /* Rank 0 alone does what counts. The note of another one stays as it was before that: if it is
+     * all there is of this step, the next world closes it, and would count everything twice. */
+    if (!k || t->committed != t->step || t->world->rank) return;
     tt_vault_half what = describe(t, true);
     tt_vault_amend(k->vault, what.note, what.note_size);
 }

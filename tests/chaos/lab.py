@@ -24,20 +24,20 @@ SHM = "/dev/shm"
 # ---- a place of our own ----
 
 def isolate():
-    """Goes on in a PID namespace with a /dev/shm of its own, if this user may: then what is left over is known for
-    certain, and nothing of others can be hit. Returns whether it is so; the rest works without."""
+    """Goes on in a PID namespace with a network and a /dev/shm of its own, if this user may: then what is left over is
+    known for certain, and nothing of others can be hit. Returns whether it is so; the rest works without."""
     if os.environ.get("TUTTI_LAB"):
         return os.environ["TUTTI_LAB"] == "1"
-    test = ["unshare", "-m", "-p", "-f", "--mount-proc", "mount", "-t", "tmpfs", "lab", SHM]
+    inner = 'mount -t tmpfs lab %s && ip link set lo up || exit 1; "$@"; exit $?' % SHM
+    lab = ["unshare", "-m", "-p", "-n", "-f", "--kill-child", "--mount-proc", "bash", "-c", inner, "lab"]
+    test = lab + ["true"]
     if os.geteuid() or subprocess.run(test, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
         os.environ["TUTTI_LAB"] = "0"
         return False
     os.environ["TUTTI_LAB"] = "1"
     # A shell stays as the first process: it reaps what is orphaned.
-    inner = 'mount -t tmpfs lab %s || exit 1; "$@"; exit $?' % SHM
     sys.stdout.flush()
-    os.execvp("unshare", ["unshare", "-m", "-p", "-f", "--kill-child", "--mount-proc", "bash", "-c", inner, "lab",
-                          sys.executable] + sys.argv)
+    os.execvp("unshare", lab + [sys.executable] + sys.argv)
 
 
 def clear_environment():
@@ -249,11 +249,12 @@ class Training:
         self.usage = []  # (time, pid, kB, descriptors, threads)
         self.process = None
         self.lives = 0
+        self.prefix = []  # where it is started
         self.errors = os.path.join(self.tmp, "stderr")
         self.codes = []
 
     def start(self, resume=False):
-        argv = [self.program, "train", self.job, "-n", str(self.workers), "--json", "--run", self.run] + self.extra
+        argv = self.prefix + [self.program, "train", self.job, "-n", str(self.workers), "--json", "--run", self.run] + self.extra
         if resume:
             argv += ["--resume", "auto"]
         self.lives += 1
