@@ -131,6 +131,15 @@ bench:
 	bench/run --program $(B)/tutti --out $(B)/bench.md
 	bench/world --program $(B)/tutti --exchange $(B)/bench-exchange --out $(B)/bench.md
 
+# Trainings of real processes, disturbed at random for CHAOS_MIN minutes; SEED=N repeats one.
+CHAOS_MIN ?= 85
+SEED      ?= 0
+chaos:
+	tools/setup build check
+	+$(MAKE) --no-print-directory -j$$(nproc) all
+	+$(MAKE) --no-print-directory -j$$(nproc) all MPI=mpich
+	tests/chaos/run --program build/tutti --mpich build-mpich/tutti --minutes $(CHAOS_MIN) --seed $(SEED) --log build/chaos.txt
+
 # Sums of long vectors over ranks: bench/world starts it.
 $(B)/bench-exchange: bench/exchange.c $(B)/libtutti.a
 	$(CC) $(ALL_CFLAGS) -o $@ $< $(B)/libtutti.a $(LDFLAGS) $(LDLIBS)
@@ -169,11 +178,12 @@ help:
 	@echo "make demo     install what is missing, build, train a CNN on Fashion-MNIST"
 	@echo "make check    the same, then all tests"
 	@echo "make          build $(B)/tutti and the library"
+	@echo "make chaos    trainings that are disturbed at random, for CHAOS_MIN=85 minutes"
 	@echo "make bench    speed side by side with PyTorch (installs it)"
 	@echo "make bench-layers T=conv   each layer of the test cases alone"
 	@echo "make fuzz     each parser for $(FUZZ_S) s"
 	@echo "make install  to PREFIX=$(PREFIX), below DESTDIR"
 	@echo "make unit M=model T=dropout   one module's tests, those whose name contains T"
 
-.PHONY: all unit units replays fuzz demo check bench bench-layers install format clean help
+.PHONY: all unit units replays fuzz demo check chaos bench bench-layers install format clean help
 -include $(shell find $(B)/obj -name '*.d' 2>/dev/null)

@@ -302,6 +302,24 @@ TT_TEST(policy, what_a_world_tells_after_its_failure_is_no_progress)
     end();
 }
 
+TT_TEST(policy, failures_with_progress_between_them_end_no_run)
+{
+    tt_policy_opts o = fixed(2);
+
+    o.max_restarts = 2;
+    begin(o);
+    give_host(0, 2);
+    pass(1);
+    for (int i = 0; i < 6; i++) {
+        give_dead(tt_policy_look(x.p).active, i % 2, 137);
+        pass(3);
+    }
+    EXPECT(!strstr(x.log, "exit"));
+    EXPECT_INT(6, tt_policy_look(x.p).restarts);
+    EXPECT_INT(0, tt_policy_look(x.p).in_a_row);
+    end();
+}
+
 TT_TEST(policy, too_many_failures_end_the_run_with_the_first_cause)
 {
     tt_policy_opts o = fixed(1);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cluster/cluster.h"
+#include "store/vault.h"
 
 /* "<here>/tutti-<uid>-data-<digit, 16 times>", made as one that was left long ago. */
 static void make_room(char digit, char out[512])
@@ -44,19 +45,21 @@ TT_TEST(rooms, names_are_new_and_known_again)
     unsetenv("TMPDIR");
 }
 
-/* Both are in /dev/shm. What a killed run could go on from is not the next one's to remove. */
-TT_TEST(rooms, vaults_are_not_taken_for_rooms)
+/* The state of a run may be all there is of it, and nobody holds its folder between two worlds. */
+TT_TEST(rooms, a_vault_is_no_room)
 {
     struct timespec long_ago[2] = {{.tv_sec = 1000}, {.tv_sec = 1000}};
-    char room[512], vault[512], *here = getcwd(NULL, 0);
+    char folder[4096], run[64], rooms[TT_ROOMS];
+    bool on_disk;
 
-    make_room('a', room);
-    snprintf(vault, sizeof vault, "%s/tutti-%u-0123456789abcdef", here, (unsigned)geteuid());
-    EXPECT(!mkdir(vault, 0700));
-    EXPECT(!utimensat(AT_FDCWD, vault, long_ago, 0));
-    tt_rooms_sweep(room);
-    EXPECT(!tt_file_exists(room) && tt_file_exists(vault));
-    free(here);
+    snprintf(run, sizeof run, "a_vault_is_no_room-%d", (int)getpid());
+    EXPECT_OK(tt_vault_folder(run, 4096, NULL, folder, &on_disk));
+    EXPECT(!utimensat(AT_FDCWD, folder, long_ago, 0));
+    EXPECT_OK(tt_rooms_name(rooms));
+    tt_rooms_sweep(rooms);
+    EXPECT(tt_file_exists(folder));
+    EXPECT(!tt_rooms_valid(folder));
+    EXPECT_OK(tt_vault_remove(folder));
 }
 
 TT_TEST(rooms, only_rooms_are_removed)

@@ -286,7 +286,7 @@ TT_TEST(vault, a_run_finds_its_folder_again)
     new_run(run);
     EXPECT_OK(tt_vault_folder(run, 1 << 20, "spare", path, &on_disk));
     will_clean(path);
-    snprintf(text, sizeof text, "/dev/shm/tutti-%d-", (int)geteuid());
+    snprintf(text, sizeof text, "/dev/shm/tutti-%d-vault-", (int)geteuid());
     EXPECT(!on_disk && !strncmp(path, text, strlen(text)) && strlen(path) == strlen(text) + 16);
     EXPECT(!stat(path, &st) && (st.st_mode & 0777) == 0700);
     snprintf(owner, sizeof owner, "%s/owner", path);

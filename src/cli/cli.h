@@ -18,8 +18,9 @@
 enum { CLI_PATH = 4096 };
 
 extern const tt_command cli_train, cli_eval, cli_predict, cli_summary, cli_init, cli_config,
-    cli_ckpt, cli_export, cli_runs, cli_ps, cli_top, cli_stop, cli_logs, cli_resize, cli_join,
-    cli_leave, cli_data, cli_doctor, cli_bench, cli_version, cli_help, cli_man, cli_completion;
+    cli_ckpt, cli_ledger, cli_export, cli_runs, cli_ps, cli_top, cli_stop, cli_logs, cli_resize,
+    cli_join, cli_leave, cli_data, cli_doctor, cli_bench, cli_version, cli_help, cli_man,
+    cli_completion;
 
 /* Those that users are told of, in the order of the help. */
 extern const tt_command *const cli_commands[];

@@ -26,6 +26,8 @@ static const char *const variables[] = {
     "how much the log tells: error, warn, info",
     "TUTTI_MIRROR",
     "a URL or folder that 'tutti data get' tries first",
+    "TUTTI_VAULT",
+    "0: workers keep no state for those who replace them",
     "NO_COLOR, FORCE_COLOR",
     "colours never, always",
     "COLUMNS",

@@ -3,6 +3,7 @@
  * Ctrl-C once asks the workers to finish the step and save; twice ends them at once. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -529,8 +530,10 @@ static tt_policy_opts plan_policy(const cli_world_opts *o, int ranks, bool far)
     p.least = o->least ? o->least : ranks;
     p.spares = o->spares;
     p.max_restarts = o->max_restarts;
-    /* Where their number is fixed and all are here, nobody else will come. */
+    /* Where their number is fixed and all are here, nobody else will come. And to leave out a slot
+     * would be to end: how often it may fail says max_restarts alone. */
     p.wait_s = o->wait_s >= 0 ? o->wait_s : p.least < p.most || far ? 600 : 10;
+    if (p.least == p.most && !far && !p.spares) p.strikes = INT_MAX;
     return p;
 }
 

@@ -561,8 +561,21 @@ tt_err tt_launch_clear(const char *folder)
 {
     start s = {.arena = tt_arena_open(1 << 14)};
     tt_err err = name_folders(folder, s.arena, &s.folder, &s.shm);
+    char path[PATH_MAX], mark[TT_MARK];
+    int fd = -1;
 
-    if (!err) err = clear_folders(&s);
+    if (err) goto out;
+    snprintf(path, sizeof path, "%s/world", s.folder);
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    /* Without a mark nobody had it yet, or all were ended and its keeper died when it cleared up.
+     */
+    if (fd >= 0 ? flock(fd, LOCK_EX | LOCK_NB) || (read_mark(fd, mark) && !tt_mark_end(mark))
+                : errno != ENOENT)
+        err = tt_fail(TT_EPEER, "%s is still in use", s.folder);
+    else if (!(err = tt_dir_remove(s.shm)))
+        err = tt_dir_remove(s.folder);
+out:
+    if (fd >= 0) close(fd);
     tt_arena_close(s.arena);
     return err;
 }

@@ -1,11 +1,15 @@
 /* pulse: a worker's line to its supervisor.
  *
  *   worker to supervisor   beat    world, rank, pid, host, phase, step, waits, at: ten times a
- * second; at: when, by the worker's clock tell    world, rank, what: an object, for the display or
- * the ledger dying   world, rank: told to, it ends now supervisor to worker   go      generation,
- * and what is committed heard   the ledger has what was found yield, save stacks  tell where the
- * thread that trains is: a step takes too long alive   at, for: in answer to the beat of that time,
- * four times a second die
+ *                                  second; at: when, by the worker's clock
+ *                          tell    world, rank, what: an object, for the display or the ledger
+ *                          dying   world, rank: told to, it ends now
+ *   supervisor to worker   go      generation, and what is committed
+ *                          heard   the ledger has what was found
+ *                          yield, save
+ *                          stacks  tell where the thread that trains is: a step takes too long
+ *                          alive   at, for: in answer to the beat of that time, four times a second
+ *                          die
  *
  * A worker outlives its supervisor by no more than a tenth of a second on the same host, where a
  * pidfd tells. On others it has a lease: `alive` says for how long, counted from when the worker

@@ -424,6 +424,19 @@ static void record_told(tt_supervisor *s, bool safe)
            safe);
 }
 
+/* When rank 0 tells that all went well, all ranks have done all of its steps, whatever their last
+ * beats said. */
+static void record_end(tt_supervisor *s, const world *w, const json_t *o, int code)
+{
+    int64_t steps = json_integer_value(json_object_get(o, "steps"));
+
+    record_told(s, true);
+    if (code || !w->found || steps <= s->book.ledger.told.label.step) return;
+    record(s,
+           &(tt_record){.kind = TT_REC_TOLD, .generation = (uint32_t)w->generation, .step = steps},
+           true);
+}
+
 static void hear_found(tt_supervisor *s, world *w, const json_t *o)
 {
     tt_record r = {.kind = TT_REC_FOUND,
@@ -718,7 +731,7 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
                           .line = json_incref(o),
                           .cause = {.world = w->id, .rank = rank}});
     if (!strcmp(event, "end")) {
-        record_told(s, true);
+        record_end(s, w, o, code);
         take_event(s, (tt_event){.kind = TT_EV_RESULT, .world = w->id, .code = code});
     }
     if (!strcmp(event, "error"))

@@ -58,6 +58,7 @@ struct tt_vault {
     size_t room;
     bool in_memory;      /* or on a disk */
     bool ours;           /* its lock is  */
+    bool lazy;           /* pages of a slot that is there come when they are touched */
     int next;            /* the half that was begun; -1: none */
     tt_vault_half *half; /* (2) what look tells */
     tt_vault *other;     /* the list of all there are in this process */
@@ -260,6 +261,11 @@ static void populate(tt_vault *v, size_t at, size_t n)
     if (v->in_memory) madvise((char *)v->head + at, n, MADV_POPULATE_WRITE);
 }
 
+static void populate_old(tt_vault *v)
+{
+    if (!v->lazy) populate(v, 0, v->slot.size);
+}
+
 /* All of the file's memory, so that no store can find that there is none. Through the mapping
  * first: only so may pages be huge, and it is one pass instead of two. Its failures are left to
  * fallocate to tell. */
@@ -335,7 +341,7 @@ static tt_err take_old(tt_vault *v, bool *done)
     if (fits(v)) {
         if (!v->head) {
             if ((err = map_file(v))) return err;
-            populate(v, 0, s->size);
+            populate_old(v);
         }
         *done = true;
         return TT_OK;
@@ -457,17 +463,19 @@ static void close_dir(tt_vault *v)
     v->slot.dir = -1;
 }
 
-tt_err tt_vault_prepare(const char *folder, int number, uint64_t key, size_t bytes, tt_vault **out)
+static tt_err prepare(const char *folder, int number, uint64_t key, size_t bytes, bool lazy,
+                      tt_vault **out)
 {
     tt_vault *v;
     tt_err err;
 
     if ((err = new_vault(folder, number, key, bytes, out))) return err;
     v = *out;
+    v->lazy = lazy;
     if ((err = open_dir(v))) goto fail;
     if (open_listed(v, v->slot.name, 0) >= 0 && fits(v)) {
         if ((err = map_file(v))) goto fail;
-        populate(v, 0, v->slot.size);
+        populate_old(v);
     } else { /* what it should be, and who may make it so, is settled when it is taken */
         unmap(v);
     }
@@ -477,6 +485,11 @@ fail:
     tt_vault_close(v);
     *out = NULL;
     return err;
+}
+
+tt_err tt_vault_prepare(const char *folder, int number, uint64_t key, size_t bytes, tt_vault **out)
+{
+    return prepare(folder, number, key, bytes, false, out);
 }
 
 tt_err tt_vault_take(tt_vault *v, double wait_s)
@@ -509,7 +522,7 @@ out:
 tt_err tt_vault_open(const char *folder, int number, uint64_t key, size_t bytes, double wait_s,
                      tt_vault **out)
 {
-    tt_err err = tt_vault_prepare(folder, number, key, bytes, out);
+    tt_err err = prepare(folder, number, key, bytes, true, out);
 
     if (err || !(err = tt_vault_take(*out, wait_s))) return err;
     tt_vault_close(*out);

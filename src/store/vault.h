@@ -44,7 +44,8 @@ typedef struct tt_vault tt_vault;
 /* Takes slot `slot` (0, 1, ...) of a folder, waiting up to wait_s for who still has it: TT_EPEER
  * names its pid. If it is there with the same key and size, its content stays; else it is made new
  * and empty. All its memory is reserved at once: TT_EENV, not SIGBUS later, if there is not enough.
- * `key`: fingerprint of what the halves mean (run, model, optimiser, layout).
+ * `key`: fingerprint of what the halves mean (run, model, optimiser, layout). Of a slot that was
+ * there the process gets its pages as it touches them: who maps the file anew needs none here.
  *
  * Of one vault, one thread at a time. The child of a fork has it no more: it keeps neither the lock
  * nor the mapping (tt_vault_data is NULL there), and tt_vault_close is all it may call. */

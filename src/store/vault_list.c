@@ -137,7 +137,7 @@ static bool has_slots(const char *folder)
 
 /* ---- the folder of a run ---- */
 
-/* What follows "tutti-<user>-<run>" on a disk, which several hosts may share. */
+/* What follows "tutti-<user>-vault-<run>" on a disk, which several hosts may share. */
 static void host_suffix(char out[80])
 {
     char host[64] = "";
@@ -155,7 +155,7 @@ static void shm_path(const char *run, char out[PATH_ROOM])
 
     tt_sha_add(sha, run, strlen(run));
     tt_sha_end(sha, hex);
-    snprintf(out, PATH_ROOM, SHM "/tutti-%d-%.*s", (int)geteuid(), HEX, hex);
+    snprintf(out, PATH_ROOM, SHM "/tutti-%d-vault-%.*s", (int)geteuid(), HEX, hex);
 }
 
 /* The run whose folder it is; empty if it does not say. */
@@ -528,11 +528,11 @@ static bool is_left(int dir, tt_vault_left *left)
     return free_of_users;
 }
 
-/* "tutti-<this user>-<16 digits>" and the suffix, nothing else. */
+/* "tutti-<this user>-vault-<16 digits>" and the suffix, nothing else. */
 static bool is_folder_name(const char *name, const char *suffix)
 {
     char front[32];
-    size_t n = (size_t)snprintf(front, sizeof front, "tutti-%d-", (int)geteuid());
+    size_t n = (size_t)snprintf(front, sizeof front, "tutti-%d-vault-", (int)geteuid());
 
     return !strncmp(name, front, n) && strspn(name + n, "0123456789abcdef") >= HEX &&
            !strcmp(name + n + HEX, suffix);

@@ -2,8 +2,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "strategy/inner.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
 
 static tt_err read_compress(const tt_node *at, const char *text, tt_plan *p)
 {
@@ -295,6 +300,7 @@ tt_err tt_strategy_place(tt_strategy *s, const tt_state_file *f)
         return tt_context(err, "%s for the state of the training",
                           tt_show_bytes(2 * (double)half, size, sizeof size));
     memcpy(s->halves, f ? f->at : own, sizeof s->halves);
+    if (f && f->in_memory) madvise(s->state.at[s->local], f->bytes, MADV_POPULATE_WRITE);
     return tt_strategy_use(s, 0);
 }
 

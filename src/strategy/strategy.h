@@ -96,6 +96,7 @@ size_t tt_strategy_bytes(const tt_strategy *s);
 typedef struct tt_state_file {
     int fd;
     size_t bytes, at[2];
+    bool in_memory; /* all its pages are there: they are mapped at once, not one by one */
 } tt_state_file;
 tt_err tt_strategy_place(tt_strategy *s, const tt_state_file *f);
 /* What is in this half is the state from now on; ranks may have it in different ones. All call it.

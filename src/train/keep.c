@@ -628,7 +628,8 @@ static tt_err place_state(tt_trainer *t, int half)
     size_t end = tt_vault_at(k->vault, 1) + k->bytes;
     tt_state_file f = {.fd = tt_vault_fd(k->vault),
                        .bytes = (end + 4095) / 4096 * 4096,
-                       .at = {tt_vault_at(k->vault, 0), tt_vault_at(k->vault, 1)}};
+                       .at = {tt_vault_at(k->vault, 0), tt_vault_at(k->vault, 1)},
+                       .in_memory = !k->on_disk};
     tt_err err = tt_strategy_place(t->strategy, k->copies ? NULL : &f);
 
     if (!err && !k->copies) err = tt_strategy_use(t->strategy, half);
@@ -792,7 +793,9 @@ void keep_close_step(tt_trainer *t)
 {
     keep *k = t->keep;
 
-    if (!k || t->committed != t->step) return;
+    /* Rank 0 alone does what counts. The note of another one stays as it was before that: if it is
+     * all there is of this step, the next world closes it, and would count everything twice. */
+    if (!k || t->committed != t->step || t->world->rank) return;
     TT_FAILPOINT("keep.amend");
     tt_vault_half what = describe(t, true);
     tt_vault_amend(k->vault, what.note, what.note_size);

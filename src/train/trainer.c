@@ -269,6 +269,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     if (t->step >= t->steps || t->early_end) return nothing_left(t, out);
     TT_FAILPOINT("train.step");
     t->begun = tt_clock_s();
+    TT_FAILPOINT("train.data");
     if ((err = tt_feed_take(t->feed, &batch))) return err; /* of this rank's data alone */
     t->got_data = tt_clock_s();
     if (t->step + 1 == t->trace_from && (err = tt_strategy_trace(t->strategy, true))) return err;
