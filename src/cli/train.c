@@ -411,6 +411,7 @@ static int work(const train_opts *o, int argc, const char **argv)
     tt_err err;
     int code;
 
+    if (by.by) tt_failpoint_rank(by.rank);
     if (by.by && (err = tt_pulse_open(by.rank, &l.pulse))) return cli_fail(err);
     if (by.by && (err = tt_world_join(&to.world))) {
         tt_pulse_tell(l.pulse, error_of(err));

@@ -3,6 +3,7 @@
 #ifndef TT_STRATEGY_INNER_H
 #define TT_STRATEGY_INNER_H
 
+#include "strategy/balance.h"
 #include "strategy/compress.h"
 #include "strategy/strategy.h"
 
@@ -20,6 +21,7 @@ typedef struct ranges {
 
 /* The fewest nodes of the tree over `units` that cover a run. */
 void tree_cover(int units, range run, ranges *out);
+int tree_most(int units); /* nodes that any run takes */
 
 typedef struct sum_op {
     int to, x, y;
@@ -61,6 +63,11 @@ typedef struct seat {
     range units;
 } seat;
 
+typedef struct rank_place { /* of a rank, in the order of seats */
+    int rank;
+    range seats;
+} rank_place;
+
 /* Where hosts have rows of their own: what each has, and which units are its. */
 typedef struct quarter {
     int64_t rows;
@@ -90,6 +97,8 @@ tt_err deal_open(tt_strategy *s, int threads, const int64_t *rows);
 /* The samples of a unit: of the step, or of its host's part of it. */
 void unit_samples(const tt_strategy *s, int u, int *first, int *count);
 tt_err deal_buckets(tt_strategy *s);
+/* After a step: who has shown to be faster or slower than it was gets more or less of the next. */
+void deal_again(tt_strategy *s);
 void deal_close(tt_strategy *s);
 tt_span column_of(const tt_strategy *s, const bucket *b, int c);
 
@@ -125,6 +134,11 @@ typedef struct row {
     int order;
 } row;
 
+typedef struct spent { /* by a thread in a step, in seconds */
+    double units;      /* on its units, and on ...                    */
+    double aside;      /* ... sums for all, which it did between them */
+} spent;
+
 typedef struct exchange exchange;
 
 struct tt_strategy {
@@ -143,6 +157,10 @@ struct tt_strategy {
     int units, seat_count, first_seat;
     quarter *quarters; /* of each host; NULL: all see the same rows */
     seat *seats;
+    rank_place *places;
+    balance balance; /* of ranks by place; zeroed: what they do stays as it is */
+    balance_news *news;
+    double *paces;               /* of all places, as they have told */
     int node_count, node, local; /* of this rank */
     struct node *nodes;
     int columns;
@@ -180,12 +198,13 @@ struct tt_strategy {
     uint32_t *rounds;         /* of each thread: sums of batch norm over all seats */
     double **offered, *total; /* sums of batch norm over the threads of this rank */
     bool lockstep;            /* the model may yield sums */
+    spent *spent;             /* of each thread */
     const tt_batch *mine;
-    int n;                            /* samples of all */
-    const int *host_n;                /* of each host, where they have rows of their own */
-    _Atomic uint64_t *whole, *begun;  /* see tt_step_in */
-    bool planned;                     /* the sums below are made for these units */
-    int64_t features, labels;         /* of a sample: inputs, float targets */
+    int n;                           /* samples of all */
+    const int *host_n;               /* of each host, where they have rows of their own */
+    _Atomic uint64_t *whole, *begun; /* see tt_step_in */
+    bool planned;                    /* the sums below are made for these units */
+    int64_t features, labels;        /* of a sample: inputs, float targets */
     bool present[MOST_UNITS];
     bool apply;
     sum_plan node_sum, all_sum;

@@ -224,7 +224,9 @@ static void run_part(tt_strategy *s, int me, const tt_batch *in, float *grad, bo
             if (next > was) tt_flag_set(ready, s->base + (uint32_t)next);
             if (next > was && trace_on(s))
                 trace_add(s, me, TRACE_READY, next - 1, tt_clock_s(), tt_clock_s());
+            double begun = tt_clock_s();
             look_in(s, me, reduced);
+            s->spent[me].aside += tt_clock_s() - begun;
         }
     }
 }
@@ -235,6 +237,7 @@ static void run_unit(tt_strategy *s, int me, int u, float *grad, bool last, int 
     int64_t parts = s->plan.accumulate;
     tt_result *to = results_of(s) + u;
 
+    TT_FAILPOINT("step.compute");
     unit_samples(s, u, &first, &count);
     unit_samples(s, s->seats[s->first_seat].units.a, &skip, &none); /* where our batch begins */
 
@@ -261,8 +264,10 @@ static void run_unit(tt_strategy *s, int me, int u, float *grad, bool last, int 
 static void run_units(tt_strategy *s, int me, int *reduced)
 {
     const seat *own = &s->seats[s->first_seat + me];
+    double begun = tt_clock_s();
     fold f;
 
+    s->spent[me] = (spent){0};
     fold_begin(&f, s->units, own->units);
     for (int u = own->units.a; u < own->units.b; u++) {
         int at = fold_place(&f);
@@ -277,6 +282,7 @@ static void run_units(tt_strategy *s, int me, int *reduced)
             s->k->add(s->size, to, grad_at(s, s->local, me, at), to);
         }
     }
+    s->spent[me].units = tt_clock_s() - begun - s->spent[me].aside;
     tt_flag_set(&seat_at(s, s->local, me)->ready, s->base + (uint32_t)s->bucket_count);
     tt_flag_set(&seat_at(s, s->local, me)->passed, s->turn);
 }
@@ -531,8 +537,18 @@ static bool mark_present(tt_strategy *s)
     return same;
 }
 
+/* What a unit of a full batch takes, by what those of this step did; 0: there was nothing to do. */
+static double unit_time(const tt_strategy *s)
+{
+    double sum = 0, samples = s->mine->n;
+
+    for (int t = 0; t < tt_crew_size(s->crew); t++) sum += s->spent[t].units;
+    return samples > 0 ? sum / samples * (double)s->batch / s->units : 0;
+}
+
 static void take_times(tt_strategy *s, double data_s, double begun)
 {
+    const seat *own = &s->seats[s->first_seat];
     double ended = tt_clock_s();
 
     s->stats.wait_s = s->heard > s->passed ? s->heard - s->passed : 0;
@@ -542,7 +558,9 @@ static void take_times(tt_strategy *s, double data_s, double begun)
                                    .backward = s->stats.backward_s,
                                    .wait = s->stats.wait_s,
                                    .optim = s->stats.optim_s,
-                                   .step = data_s + ended - begun};
+                                   .step = data_s + ended - begun,
+                                   .unit = unit_time(s),
+                                   .units = own[tt_crew_size(s->crew) - 1].units.b - own->units.a};
 }
 
 tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out)
@@ -570,6 +588,7 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     s->stats.applied = s->apply || (average && !in->mine->n);
     s->stats.met = !average || s->world->size == 1;
     take_times(s, in->data_s, begun);
+    deal_again(s);
     if (trace_on(s)) {
         trace_add(s, 0, TRACE_DATA, 0, begun - in->data_s, begun);
         trace_add(s, 0, TRACE_STEP, 0, begun - in->data_s, tt_clock_s());

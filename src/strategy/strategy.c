@@ -26,7 +26,7 @@ static tt_err read_compress(const tt_node *at, const char *text, tt_plan *p)
 tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
 {
     struct {
-        int aggregate;
+        int aggregate, balance;
         bool exact;
         const char *grains, *compress;
         int64_t bucket;
@@ -48,6 +48,8 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
          "the same bits for any number of workers and threads"},
         {"grains", TT_STRING, offsetof(__typeof__(p), grains), "auto", 0, 0, NULL,
          "exact: in how many parts a batch is cut and summed; auto: by measured speed"},
+        {"balance", TT_CHOICE, offsetof(__typeof__(p), balance), "auto", 0, 0, "auto|off|random",
+         "exact: grains move to faster workers; random, for tests: to any, after every step"},
         {"bucket", TT_SIZE, offsetof(__typeof__(p), bucket), "2MiB", 4096, 1 << 30, NULL,
          "gradients are exchanged in runs of about this size"},
         {"compress", TT_STRING, offsetof(__typeof__(p), compress), "none", 0, 0, NULL,
@@ -81,8 +83,13 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
         return tt_node_fail(tt_node_get(parallel, "grains"),
                             "'%s' is no number of grains: say auto, or 1 to %d", p.grains,
                             MOST_UNITS);
+    if (p.balance == TT_BALANCE_RANDOM && !p.exact)
+        return tt_node_fail(tt_node_get(parallel, "balance"),
+                            "without exact the sums depend on who does what: balance: random tests "
+                            "that with exact they do not");
     *out = (tt_plan){.aggregate = (tt_aggregate)p.aggregate,
                      .exact = p.exact,
+                     .balance = (tt_balance)p.balance,
                      .grains = (int)grains,
                      .bucket_bytes = p.bucket,
                      .accumulate = 1,
@@ -246,6 +253,7 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
         (!(s->met = tt_block_alloc(flat)) || !(s->outer = tt_block_alloc(flat))))
         return tt_fail(TT_ENOMEM, "no memory for the outer optimiser");
     s->rounds = take((size_t)threads, sizeof *s->rounds);
+    s->spent = take((size_t)threads, sizeof *s->spent);
     s->offered = take((size_t)threads, sizeof *s->offered);
     s->total = take((size_t)s->sums_most, sizeof *s->total);
     s->times = take((size_t)s->world->size, sizeof *s->times);
@@ -336,6 +344,7 @@ void tt_strategy_close(tt_strategy *s)
     if (s->outer) tt_block_free(s->outer, flat);
     free(s->layouts);
     free(s->rounds);
+    free(s->spent);
     free(s->offered);
     free(s->total);
     free(s->times);

@@ -28,10 +28,15 @@
 typedef enum tt_aggregate { TT_ALLREDUCE, TT_CHIEF, TT_SHARD, TT_AVERAGE } tt_aggregate;
 const char *tt_aggregate_name(tt_aggregate a);
 
+/* Whether units move between ranks while the training goes on, which needs exact sums. random is
+ * for tests: another deal after every step. */
+typedef enum tt_balance { TT_BALANCE_AUTO, TT_BALANCE_OFF, TT_BALANCE_RANDOM } tt_balance;
+
 /* A plan is a plain value: print it, compare it, store it. */
 typedef struct tt_plan {
     tt_aggregate aggregate;
     bool exact;
+    tt_balance balance;
     int grains;           /* exact: units of a batch                               */
     int64_t bucket_bytes; /* gradients are summed in runs of about this size       */
     int64_t accumulate;   /* parts of a unit, run one after the other              */
@@ -78,8 +83,8 @@ int tt_strategy_units(const tt_strategy *s);
 int tt_strategy_seats(const tt_strategy *s); /* threads of all ranks */
 int tt_strategy_nodes(const tt_strategy *s);
 int tt_strategy_room(const tt_strategy *s); /* samples of a run: what to compile the model for */
-/* Which part of a step's n samples (those of this host, where hosts have rows of their own) this
- * rank runs: [n * first / of, n * end / of). */
+/* Which part of the coming step's n samples (those of this host, where hosts have rows of their
+ * own) this rank runs: [n * first / of, n * end / of). A step may change that for the next. */
 void tt_strategy_cut(const tt_strategy *s, int *first, int *end, int *of);
 
 /* Takes the model and the optimiser, both borrowed, makes room for gradients and starts the
@@ -126,6 +131,8 @@ tt_err tt_strategy_compare(tt_strategy *s);
 
 typedef struct tt_rank_times { /* of a step, in seconds */
     double data, forward, backward, wait, optim, step;
+    double unit; /* of a full batch, by one thread; 0: it ran none */
+    int units;   /* that it ran */
 } tt_rank_times;
 
 typedef struct tt_step_stats {

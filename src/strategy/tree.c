@@ -40,6 +40,35 @@ void tree_cover(int units, range run, ranges *out)
     }
 }
 
+static int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* Of a tree over n units: the most nodes that a part of it needs which begins at its left end, one
+ * which ends at its right end, and any; 0: it has no parts. */
+static void most_of(int n, int *left, int *right, int *any)
+{
+    int half = split_at(0, n), l[2], r[2], a[2];
+
+    *left = *right = *any = 0;
+    if (n < 2) return;
+    most_of(half, &l[0], &r[0], &a[0]);
+    most_of(n - half, &l[1], &r[1], &a[1]);
+    *left = larger(larger(1, l[0]), 1 + l[1]); /* 1 + 0: the left half alone */
+    *right = larger(larger(1, r[1]), 1 + r[0]);
+    *any = larger(larger(a[0], a[1]), larger(*left, *right));
+    if (r[0] && l[1]) *any = larger(*any, r[0] + l[1]);
+}
+
+int tree_most(int units)
+{
+    int left, right, any;
+
+    most_of(units, &left, &right, &any);
+    return larger(1, any);
+}
+
 typedef struct builder {
     sum_plan *p;
     const range *term;

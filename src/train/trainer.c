@@ -240,11 +240,14 @@ static void write_trace(tt_trainer *t)
 tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 {
     const tt_batch *batch;
+    tt_cut cut;
     tt_err err;
 
     if (t->open_end) return close_step(t, out);
     if (t->step >= t->steps || t->early_end) return nothing_left(t, out);
     t->begun = tt_clock_s();
+    tt_strategy_cut(t->strategy, &cut.first, &cut.end, &cut.of); /* it may have been dealt anew */
+    tt_feed_recut(t->feed, &cut);
     if ((err = tt_feed_take(t->feed, &batch))) return err; /* of this rank's data alone */
     t->got_data = tt_clock_s();
     if (t->step + 1 == t->trace_from && (err = tt_strategy_trace(t->strategy, true))) return err;
