@@ -25,6 +25,7 @@ typedef struct together {
     /* what came of it, by rank 0 */
     int64_t steps;
     int epochs, whole; /* those that ended; and in which each sample was taken once */
+    int backups;       /* grains that others provided */
     double loss[STEPS];
     double samples; /* of all steps but the first three, as the rate tells */
     tt_metrics val;
@@ -82,6 +83,7 @@ static inline tt_err train_rank(tt_world *w, void *arg)
         const tt_param *params = tt_model_params(tt_train_model(t), &count);
         tt_params_sha(params, count, tt_train_params(t), x->sha);
         x->steps = p.step;
+        for (int r = 0; r < w->size; r++) x->backups += tt_train_times(t)[r].backups;
         x->samples = p.samples_per_s * counted_s;
         x->val = p.val;
     }

@@ -149,6 +149,9 @@ tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, const t
 void tt_feed_recut(tt_feed *f, const tt_cut *cut);
 tt_err tt_feed_take(tt_feed *f,
                     const tt_batch **out); /* of the next step; valid until the next take  */
+/* Any samples, [first, first + n), of the step taken last, made at once; valid until the next call
+ * of this. */
+tt_err tt_feed_more(tt_feed *f, int first, int n, const tt_batch **out);
 void tt_feed_close(tt_feed *f);
 
 /* ---- Getting datasets: `tutti data get NAME` ---- */

@@ -36,7 +36,7 @@ struct tt_feed {
     tt_cut cut;
     int64_t features, targets;
     int threads, slots;
-    slot *slot;
+    slot *slot, more;
     pthread_t *thread;
     int started;
 
@@ -183,6 +183,16 @@ tt_err tt_feed_take(tt_feed *f, const tt_batch **out)
     return TT_OK;
 }
 
+tt_err tt_feed_more(tt_feed *f, int first, int n, const tt_batch **out)
+{
+    tt_err err;
+
+    *out = &f->more.batch;
+    if ((err = make_room(f, &f->more, n > 0 ? n : 1))) return err;
+    return tt_data_fill(f->data, f->split, &f->order, f->first + f->taken - 1, first, n,
+                        &f->more.batch);
+}
+
 void tt_feed_recut(tt_feed *f, const tt_cut *cut)
 {
     if (same_cut(&f->cut, cut)) return; /* who takes is the only one who writes to it */
@@ -201,6 +211,7 @@ void tt_feed_close(tt_feed *f)
     for (int i = 0; i < f->started; i++) pthread_join(f->thread[i], NULL);
     for (int i = 0; i < f->slots; i++)
         tt_batch_close(&f->slot[i].batch, f->slot[i].most, f->features, f->targets);
+    tt_batch_close(&f->more.batch, f->more.most, f->features, f->targets);
     pthread_mutex_destroy(&f->lock);
     pthread_cond_destroy(&f->room);
     pthread_cond_destroy(&f->ready);

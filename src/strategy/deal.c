@@ -147,7 +147,7 @@ static void count_buffers(tt_strategy *s)
 {
     s->buffers = 1;
     if (s->balance.ranks) { /* whatever it will be dealt; what it never uses takes no memory */
-        s->buffers = tree_most(s->units) + 1;
+        s->buffers = tree_most(s->units) + 1 + 2 * backup_most(s);
         return;
     }
     for (int i = 0; i < s->seat_count; i++) {
@@ -159,6 +159,7 @@ static void count_buffers(tt_strategy *s)
         tree_cover(s->units, s->nodes[h].units, &r);
         if (r.count > s->buffers) s->buffers = r.count; /* where its sums are put */
     }
+    s->buffers += 2 * backup_most(s); /* units that stay alone, and those of others */
 }
 
 /* ---- Dealing anew ---- */
@@ -412,6 +413,7 @@ void deal_close(tt_strategy *s)
     balance_close(&s->balance);
     free(s->news);
     free(s->places);
+    free(s->backups);
     free(s->paces);
     free(s->quarters);
     free(s->threads);

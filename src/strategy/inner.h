@@ -45,14 +45,14 @@ typedef struct folded {
 } folded;
 typedef struct fold {
     int units, count;
-    range run;
+    int alone; /* from this unit on none is added to another: the last at least */
     folded at[64];
 } fold;
-void fold_begin(fold *f, int units, range run);
+void fold_begin(fold *f, int units, int alone);
 int fold_place(const fold *f);
 int fold_add(fold *f, int u, bool present);
-int fold_terms(int units, range run, const bool *present, range *out); /* how many */
-int fold_most(int units, range run);                                   /* buffers it takes */
+int fold_terms(int units, range run, int alone, const bool *present, range *out); /* how many */
+int fold_most(int units, range run); /* buffers it takes */
 
 /* ---- deal.c: who does what ---- */
 
@@ -123,7 +123,7 @@ typedef struct seat_flags {
 
 /* Offsets into a rank's part of the share, and of the state. */
 typedef struct layout {
-    size_t ranks, seats, results, rows, sums, grad;
+    size_t ranks, seats, results, rows, claims, sums, grad;
     size_t bytes;
     size_t w[2], slot[2][TT_OPTIM_SLOTS];
 } layout;
@@ -134,9 +134,24 @@ typedef struct row {
     int order;
 } row;
 
+/* backup.c: a unit that another rank of the node may compute too. */
+typedef struct backup {
+    int unit;
+    int owner, helper; /* ranks of the node                          */
+    int spare;         /* the helper's buffer, of its thread 0       */
+    int term;          /* of the node's sum                          */
+    uint32_t tried;    /* the turn in which this rank has helped     */
+} backup;
+typedef struct claim {         /* at the node's leader, of each unit */
+    _Atomic uint64_t provider; /* turn and, plus one, rank of the node */
+    _Atomic uint64_t begun;    /* by its owner: the turn, and ...      */
+    _Atomic uint64_t since_us; /* ... when                             */
+} claim;
+
 typedef struct spent { /* by a thread in a step, in seconds */
     double units;      /* on its units, and on ...                    */
     double aside;      /* ... sums for all, which it did between them */
+    int units_run, samples;
 } spent;
 
 typedef struct exchange exchange;
@@ -199,6 +214,11 @@ struct tt_strategy {
     double **offered, *total; /* sums of batch norm over the threads of this rank */
     bool lockstep;            /* the model may yield sums */
     spent *spent;             /* of each thread */
+    backup *backups;          /* of all ranks of the node */
+    int backup_count;
+    backup *backup_of[MOST_UNITS]; /* NULL: nobody else computes it */
+    tt_err (*fetch)(void *who, int first, int n, const tt_batch **out); /* see tt_step_in */
+    void *who;
     const tt_batch *mine;
     int n;                           /* samples of all */
     const int *host_n;               /* of each host, where they have rows of their own */
@@ -355,6 +375,21 @@ bool trace_on(const tt_strategy *s);
 /* Does nothing unless a trace is being made. me -1: the lane of messages. */
 void trace_add(tt_strategy *s, int me, trace_kind kind, int number, double begin, double end);
 void trace_close(tt_strategy *s);
+
+/* ---- backup.c: units that two ranks of a node compute ---- */
+int backup_most(const tt_strategy *s); /* of a rank; 0: there are none */
+/* From which unit on a seat of a rank of the node may not add its units up. */
+int backup_alone(const tt_strategy *s, int local, int index);
+/* When units or who runs them have changed: with the terms of the node's sum. */
+void backup_plan(tt_strategy *s, const range *term, int terms);
+void backup_begin(const tt_strategy *s, const backup *b); /* by its owner */
+bool backup_provided(const tt_strategy *s, const backup *b);
+bool backup_take(const tt_strategy *s, const backup *b); /* false: another was first */
+bool backup_left(const tt_strategy *s); /* units that we may help with and nobody has provided */
+/* One of them to begin with now; NULL: none. Its owner has `patience_s` for it. */
+backup *backup_next(tt_strategy *s, double patience_s);
+/* The terms of the node's sum, when all seats are ready; in `room` if they are not as planned. */
+const float *const *backup_terms(const tt_strategy *s, const float **room);
 
 /* ---- average.c ---- */
 /* What ranks that train apart do together after a step, if it is time. */

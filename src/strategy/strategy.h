@@ -37,6 +37,7 @@ typedef struct tt_plan {
     tt_aggregate aggregate;
     bool exact;
     tt_balance balance;
+    int backup;           /* exact: units of a rank that others of its node may compute too */
     int grains;           /* exact: units of a batch                               */
     int64_t bucket_bytes; /* gradients are summed in runs of about this size       */
     int64_t accumulate;   /* parts of a unit, run one after the other              */
@@ -132,7 +133,8 @@ tt_err tt_strategy_compare(tt_strategy *s);
 typedef struct tt_rank_times { /* of a step, in seconds */
     double data, forward, backward, wait, optim, step;
     double unit; /* of a full batch, by one thread; 0: it ran none */
-    int units;   /* that it ran */
+    int units;   /* that it was dealt */
+    int backups; /* that it provided in the place of others, so far */
 } tt_rank_times;
 
 typedef struct tt_step_stats {
@@ -145,6 +147,7 @@ typedef struct tt_step_stats {
     double wait_s;                /* until all others were done with theirs            */
     double optim_s;               /* the rest: update, and new weights from others     */
     int64_t bytes_sent;           /* to other nodes                                    */
+    int backups;                  /* units this rank provided in the place of others   */
     int order;                    /* what rank 0 gave: all hear of it in the same step */
 } tt_step_stats;
 /* One step. TT_EPEER: a rank was missing. */
@@ -159,6 +162,11 @@ typedef struct tt_step_in {
     /* Before the other half of the state is written to, the first becomes 0 and one is added to the
      * second: by then all ranks have made the step before. NULL: nobody looks. */
     _Atomic uint64_t *whole, *begun;
+    /* For backups: samples [first, first + n) of the step, as in unit_samples; valid until it is
+     * asked again. Asked by the thread that called, in the middle of the step: when a rank is late,
+     * and not before, it shows which samples are wanted. May be NULL if the plan has none. */
+    tt_err (*fetch)(void *who, int first, int n, const tt_batch **out);
+    void *who;
     bool meet; /* average: they meet after this step, due or not: the state will
                 * be looked at                                               */
     bool hear; /* average: they hear of each other after this step at latest */

@@ -237,6 +237,12 @@ static void write_trace(tt_trainer *t)
     t->trace_to = 0;
 }
 
+/* Of the step that is under way, for a grain of another rank. */
+static tt_err fetch_samples(void *who, int first, int n, const tt_batch **out)
+{
+    return tt_feed_more(((tt_trainer *)who)->feed, first, n, out);
+}
+
 tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 {
     const tt_batch *batch;
@@ -257,6 +263,8 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
                      .host_n = host_sizes(t),
                      .data_s = t->got_data - t->begun,
                      .order = give_order(t),
+                     .fetch = t->plan.backup ? fetch_samples : NULL,
+                     .who = t,
                      .meet = will_look(t),
                      .hear = (t->step + 1) % t->epoch_steps == 0};
     keep_marks(t, &in.whole, &in.begun);
