@@ -7,8 +7,10 @@
  *
  * Each such unit has a claim in the memory of the node's leader:
  *
- *   free --owner begins--> begun --first to be done--> provided
- *     `-----------------first to be done--------------^
+ *   free --owner or helper begins--> begun --first to be done--> provided
+ *
+ * An owner that comes to a unit whose helper has begun gives it as much time as it would take
+ * itself, and then computes it too.
  *
  * (1) A claim is taken once in a step, by compare and swap, after the gradient of its unit is
  * whole. (2) Who has not taken it changes nothing: it gives up between two layers when it sees
@@ -91,6 +93,11 @@ bool backup_provided(const tt_strategy *s, const backup *b)
     return provider_of(s, b) > 0;
 }
 
+bool backup_helped(const tt_strategy *s, const backup *b)
+{
+    return atomic_load(&claim_of(s, b)->helped) == s->turn;
+}
+
 void backup_begin(const tt_strategy *s, const backup *b)
 {
     claim *c = claim_of(s, b);
@@ -122,12 +129,13 @@ backup *backup_next(tt_strategy *s, double patience_s)
 {
     for (int i = 0; i < s->backup_count; i++) {
         backup *b = &s->backups[i];
-        const claim *c = claim_of(s, b);
+        claim *c = claim_of(s, b);
         if (b->helper != s->local || b->tried == s->turn || backup_provided(s, b)) continue;
         bool begun = atomic_load_explicit(&c->begun, memory_order_acquire) == s->turn;
         double since = (double)atomic_load(&c->since_us) * 1e-6;
         if (begun && !(tt_clock_s() - since > patience_s)) continue;
         b->tried = s->turn;
+        atomic_store(&c->helped, s->turn);
         return b;
     }
     return NULL;

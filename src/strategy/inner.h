@@ -146,6 +146,7 @@ typedef struct claim {         /* at the node's leader, of each unit */
     _Atomic uint64_t provider; /* turn and, plus one, rank of the node */
     _Atomic uint64_t begun;    /* by its owner: the turn, and ...      */
     _Atomic uint64_t since_us; /* ... when                             */
+    _Atomic uint64_t helped;   /* the turn in which its helper began   */
 } claim;
 
 typedef struct spent { /* by a thread in a step, in seconds */
@@ -382,7 +383,8 @@ int backup_most(const tt_strategy *s); /* of a rank; 0: there are none */
 int backup_alone(const tt_strategy *s, int local, int index);
 /* When units or who runs them have changed: with the terms of the node's sum. */
 void backup_plan(tt_strategy *s, const range *term, int terms);
-void backup_begin(const tt_strategy *s, const backup *b); /* by its owner */
+void backup_begin(const tt_strategy *s, const backup *b);  /* by its owner */
+bool backup_helped(const tt_strategy *s, const backup *b); /* the other has begun with it */
 bool backup_provided(const tt_strategy *s, const backup *b);
 bool backup_take(const tt_strategy *s, const backup *b); /* false: another was first */
 bool backup_left(const tt_strategy *s); /* units that we may help with and nobody has provided */

@@ -3,7 +3,8 @@
  * A step, on every seat of a rank:
  *   1  its units: forward, loss, backward. As buckets of its gradient become final it says so
  *      (`ready`) and, between layers, does what has become possible meanwhile: its share of the
- *      node's sums (`reduced`), and on thread 0 the exchange between nodes (`summed`)
+ *      node's sums (`reduced`), and on thread 0 the exchange between nodes (`summed`). Then maybe
+ *      units of others who are late (backup.c)
  *   2  it says that it has passed; the results of all units are added up in unit order; a loss that
  *      is not finite ends the step here, on all ranks alike
  *   3  pieces that this rank updates, from the current half of the state to the next, as their
@@ -266,6 +267,32 @@ static bool run_unit(tt_strategy *s, int me, int u, const tt_batch *from, int sk
     return true;
 }
 
+/* How long a unit may take who is not late: as we have seen it in this step, or else by the fastest
+ * of a step just past. */
+static double patience(const tt_strategy *s, int me)
+{
+    const spent *own = &s->spent[me];
+    double best = INFINITY;
+
+    if (own->units_run) return 1.5 * own->units / own->units_run;
+    for (int r = 0; r < s->world->size; r++)
+        if (s->times[r].unit > 0 && s->times[r].unit < best) best = s->times[r].unit;
+    return 1.5 * best;
+}
+
+/* Another has begun with it before us, so it is faster: it gets the time that a unit takes us. */
+static void wait_for_help(tt_strategy *s, int me, const backup *b, int *reduced)
+{
+    double begun = tt_clock_s(), until = begun + patience(s, me) / 1.5;
+    tt_idle idle = {.limit_s = s->plan.timeout_s};
+
+    while (!backup_provided(s, b) && tt_clock_s() < until && !strategy_failed(s)) {
+        look_in(s, me, reduced);
+        if (!tt_idle_once(&idle, s->world, NULL, 0, true)) break;
+    }
+    s->spent[me].aside += tt_clock_s() - begun;
+}
+
 /* A unit of our own; one that others may compute as well we do only as long as they have not. */
 static void run_own(tt_strategy *s, int me, int u, float *grad, bool last, int *reduced)
 {
@@ -273,6 +300,7 @@ static void run_own(tt_strategy *s, int me, int u, float *grad, bool last, int *
     int first, count, skip, none;
     tt_result r;
 
+    if (b && backup_helped(s, b)) wait_for_help(s, me, b, reduced);
     if (b && backup_provided(s, b)) return;
     if (b) backup_begin(s, b);
     unit_samples(s, s->seats[s->first_seat].units.a, &skip, &none); /* where our batch begins */
@@ -304,8 +332,8 @@ static void run_units(tt_strategy *s, int me, int *reduced)
             float *to = grad_at(s, s->local, me, at - 1);
             s->k->add(s->size, to, grad_at(s, s->local, me, at), to);
         }
+        s->spent[me].units = tt_clock_s() - begun - s->spent[me].aside;
     }
-    s->spent[me].units = tt_clock_s() - begun - s->spent[me].aside;
     tt_flag_set(&seat_at(s, s->local, me)->ready, s->base + (uint32_t)s->bucket_count);
 }
 
@@ -334,8 +362,7 @@ static void run_other(tt_strategy *s, const backup *b, int *reduced)
  * come at all is named by those who wait for it. */
 static void help_others(tt_strategy *s, int *reduced)
 {
-    const spent *own = &s->spent[0];
-    double patience_s = own->units_run ? 1.5 * own->units / own->units_run : INFINITY;
+    double patience_s = patience(s, 0);
     tt_idle idle = {.limit_s = s->plan.timeout_s};
     const backup *b;
 
