@@ -142,11 +142,17 @@ static void settle_units(tt_strategy *s)
     }
 }
 
+/* Units go from rank to rank. */
+static bool moves(const tt_strategy *s)
+{
+    return s->plan.exact && s->plan.balance != TT_BALANCE_OFF && s->world->size > 1;
+}
+
 /* How many gradients a seat may have to hold at a time. */
 static void count_buffers(tt_strategy *s)
 {
     s->buffers = 1;
-    if (s->balance.ranks) { /* whatever it will be dealt; what it never uses takes no memory */
+    if (moves(s)) { /* whatever it will be dealt; what it never uses takes no memory */
         s->buffers = tree_most(s->units) + 1 + 2 * backup_most(s);
         return;
     }
@@ -164,7 +170,8 @@ static void count_buffers(tt_strategy *s)
 
 /* ---- Dealing anew ---- */
 
-/* Units of a host that has rows of its own stay there: it is a table for itself. */
+/* Units of a host that has rows of its own stay there: it is a table for itself. Where none move
+ * there are no tables, and it is only told who is slow. */
 static void open_balance(tt_strategy *s)
 {
     const tt_peer *peer = s->world->peer;
@@ -184,7 +191,7 @@ static void open_balance(tt_strategy *s)
         range own = s->places[i].seats;
         number[i] = s->seats[own.b - 1].units.b - s->seats[own.a].units.a;
     }
-    for (int first = 0, end; first < ranks; first = end) {
+    for (int first = 0, end; first < ranks && moves(s); first = end) {
         for (end = first + 1; end < ranks; end++)
             if (s->quarters && peer[s->places[end].rank].host != peer[s->places[first].rank].host)
                 break;
@@ -200,9 +207,10 @@ static void tell_news(const tt_strategy *s, const balance_news *n)
 
     if (s->world->rank) return;
     if (n->slow)
-        tt_warn("step %lld: rank %d on %s is slow: a grain takes it %.1f times as long as most "
-                "others; its share of the batch follows",
-                (long long)s->step + 1, rank, host, n->factor);
+        tt_warn("step %lld: rank %d on %s is slow: a %s takes it %.1f times as long as most "
+                "others%s",
+                (long long)s->step + 1, rank, host, s->plan.exact ? "grain" : "sample", n->factor,
+                moves(s) ? "; its share of the batch follows" : "");
     else
         tt_warn("step %lld: rank %d on %s keeps up again", (long long)s->step + 1, rank, host);
 }
@@ -229,7 +237,7 @@ void deal_again(tt_strategy *s)
     bool changed = balance_hear(b, s->paces, s->news, &news);
     for (int i = 0; i < news; i++) tell_news(s, &s->news[i]);
     if (s->plan.balance == TT_BALANCE_RANDOM) balance_shuffle(b, (uint64_t)s->step);
-    if (!changed && s->plan.balance != TT_BALANCE_RANDOM) return;
+    if (!changed && (s->plan.balance != TT_BALANCE_RANDOM || !moves(s))) return;
     for (const table *t = b->tables; t < b->tables + b->table_count; t++) {
         int at = s->seats[s->places[t->first].seats.a].units.a;
         for (int i = t->first; i < t->end; at += b->ranks_at[i++].units)
@@ -281,7 +289,7 @@ tt_err deal_open(tt_strategy *s, int threads, const int64_t *rows)
         deal_range(s, (range){0, s->seat_count}, (range){0, s->units});
     }
     settle_units(s);
-    if (s->plan.exact && s->plan.balance != TT_BALANCE_OFF && w->size > 1) open_balance(s);
+    if (s->plan.aggregate != TT_AVERAGE && w->size > 1) open_balance(s);
     count_buffers(s);
     if (s->plan.aggregate == TT_AVERAGE) stay_apart(s);
     bool has_column = s->local < s->columns;

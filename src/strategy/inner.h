@@ -174,7 +174,7 @@ struct tt_strategy {
     quarter *quarters; /* of each host; NULL: all see the same rows */
     seat *seats;
     rank_place *places;
-    balance balance; /* of ranks by place; zeroed: what they do stays as it is */
+    balance balance; /* of ranks by place; zeroed: it is not asked who is slow */
     balance_news *news;
     double *paces;               /* of all places, as they have told */
     int node_count, node, local; /* of this rank */
