@@ -275,6 +275,43 @@ TT_TEST(data_feed, threads_hand_out_what_inline_does)
     shut(&o);
 }
 
+/* Two share each step, and who takes what changes while batches are made ahead. */
+TT_TEST(data_feed, a_part_that_changes_loses_and_repeats_no_sample)
+{
+    tt_data_want want = wants(3, 2, 9, 8, 10, 0);
+    tt_order order = {
+        .count = 103, .batch = 16, .by_pass = true, .shuffle = true, .augment = true, .seed = 5};
+    tt_feed *both, *feed[2];
+    const tt_batch *all, *part;
+    opened o;
+
+    EXPECT_OK(open_text(images, want, &o));
+    for (int threads = 0; threads <= 3; threads++) {
+        tt_cut cut[2] = {{0, 3, 8}, {3, 8, 8}};
+        EXPECT_OK(tt_feed_open(o.data, TT_TRAIN, &order, NULL, 5, 0, 1, &both));
+        for (int k = 0; k < 2; k++)
+            EXPECT_OK(tt_feed_open(o.data, TT_TRAIN, &order, &cut[k], 5, threads, 3, &feed[k]));
+        for (int step = 5; step < 60; step++) {
+            int at = 0;
+            if (step % 3 == 0) cut[0].end = cut[1].first = (int)(tt_mix((uint64_t)step) % 9);
+            EXPECT_OK(tt_feed_take(both, &all));
+            for (int k = 0; k < 2; k++) {
+                tt_feed_recut(feed[k], &cut[k]);
+                EXPECT_OK(tt_feed_take(feed[k], &part));
+                EXPECT(at + part->n <= all->n);
+                EXPECT(!memcmp(all->x + (size_t)at * 144, part->x, (size_t)part->n * 144 * 4));
+                EXPECT(!memcmp(all->label + at, part->label, (size_t)part->n * 4));
+                EXPECT(!memcmp(all->place + 2 * at, part->place, (size_t)part->n * 16));
+                at += part->n;
+            }
+            EXPECT_INT(all->n, at);
+        }
+        tt_feed_close(both);
+        for (int k = 0; k < 2; k++) tt_feed_close(feed[k]);
+    }
+    shut(&o);
+}
+
 static void *ask_for_sha(void *arg)
 {
     return (void *)tt_data_sha(arg);

@@ -3,6 +3,7 @@
 #ifndef TT_TRAIN_TOGETHER_H
 #define TT_TRAIN_TOGETHER_H
 
+#include "store/ledger.h"
 #include "train_help.h"
 
 #define TRY(call)                                                                                  \
@@ -23,6 +24,8 @@ typedef struct together {
     void (*before)(tt_world *w, int64_t at); /* called before each step; may be NULL */
     /* what came of it, by rank 0 */
     int64_t steps;
+    int epochs, whole; /* those that ended; and in which each sample was taken once */
+    int backups;       /* grains that others provided */
     double loss[STEPS];
     double samples; /* of all steps but the first three, as the rate tells */
     tt_metrics val;
@@ -67,6 +70,11 @@ static inline tt_err train_rank(tt_world *w, void *arg)
         if (x->before) x->before(w, p.step);
         if ((err = tt_train_step(t, &p))) goto out;
         if (!w->rank && p.step <= STEPS) x->loss[p.step - 1] = p.loss;
+        if (!w->rank && p.epoch_end && p.epoch_samples) {
+            tt_witness all = tt_witness_whole(p.epoch_samples);
+            x->epochs++;
+            x->whole += p.witness_sum == all.sum && p.witness_count == all.count;
+        }
         if (p.step - tt_train_first_step(t) > 3) counted_s += p.step_s;
     }
     x->ended[w->rank] = p.step;
@@ -75,6 +83,7 @@ static inline tt_err train_rank(tt_world *w, void *arg)
         const tt_param *params = tt_model_params(tt_train_model(t), &count);
         tt_params_sha(params, count, tt_train_params(t), x->sha);
         x->steps = p.step;
+        for (int r = 0; r < w->size; r++) x->backups += tt_train_times(t)[r].backups;
         x->samples = p.samples_per_s * counted_s;
         x->val = p.val;
     }

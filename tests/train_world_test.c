@@ -384,6 +384,8 @@ TT_TEST(world, hosts_with_rows_of_their_own_share_the_batch_by_what_they_have)
     EXPECT_STR(sha, farm_sha(&f, 5, two_three, 2, "parallel.exact=true; parallel.grains=8"));
     EXPECT_STR(sha, farm_sha(&f, 3, two_one, 1,
                              "parallel.exact=true; parallel.grains=8; parallel.aggregate=shard"));
+    EXPECT_STR(sha, farm_sha(&f, 5, two_three, 2,
+                             "parallel.exact=true; parallel.grains=8; parallel.balance=random"));
     tt_metrics one = f.t.val;
     EXPECT_INT(110, one.samples);
     farm_sha(&f, 5, two_three, 2, "parallel.exact=true; parallel.grains=8");

@@ -160,6 +160,8 @@ static void gather_ranks(cli_display *d, const tt_rank_times *times, int count, 
         smooth(&to->wait, times[r].wait, weight);
         smooth(&to->optim, times[r].optim, weight);
         smooth(&to->step, times[r].step, weight);
+        to->units = times[r].units;
+        to->backups = times[r].backups;
     }
 }
 
@@ -479,12 +481,14 @@ static void json_step(cli_display *d)
         json_number(d, "scaling", d->scaling);
         json_number(d, "bytes_sent", (double)p->bytes_sent);
         for (int r = 0; r < d->rank_count && r < CLI_RANKS; r++) {
-            char text[160];
+            char text[192];
             int n = snprintf(text, sizeof text,
-                             "%s{\"rank\":%d,\"compute_s\":%.6g,\"wait_s\":%.6g,\"data_s\":%.6g}",
+                             "%s{\"rank\":%d,\"compute_s\":%.6g,\"wait_s\":%.6g,\"data_s\":%.6g,"
+                             "\"units\":%d,\"backups\":%d}",
                              r ? "," : ",\"ranks\":[", r,
                              d->ranks[r].forward + d->ranks[r].backward + d->ranks[r].optim,
-                             d->ranks[r].wait, d->ranks[r].data);
+                             d->ranks[r].wait, d->ranks[r].data, d->ranks[r].units,
+                             d->ranks[r].backups);
             add_raw(d, text, (size_t)n);
         }
         add_raw(d, "]", 1);

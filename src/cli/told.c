@@ -255,9 +255,10 @@ json_t *cli_step_pack(const tt_progress *p, const tt_rank_times *times, int rank
     spell(&copy, v, true);
     for (int i = 0; i < NUMBERS; i++) json_array_append_new(numbers, cli_json_real(v[i]));
     for (int r = 0; r < ranks && r < CLI_RANKS; r++)
-        json_array_append_new(rows, json_pack("[f, f, f, f, f, f]", times[r].data, times[r].forward,
-                                              times[r].backward, times[r].wait, times[r].optim,
-                                              times[r].step));
+        json_array_append_new(rows,
+                              json_pack("[f, f, f, f, f, f, i, i]", times[r].data, times[r].forward,
+                                        times[r].backward, times[r].wait, times[r].optim,
+                                        times[r].step, times[r].units, times[r].backups));
     if (p->save_trouble) json_object_set_new(o, "trouble", json_string(p->save_trouble));
     if (p->end) json_object_set_new(o, "end", json_string(p->end));
     return o;
@@ -285,5 +286,8 @@ void cli_step_take(const json_t *o, tt_progress *p, tt_rank_times *times, int *r
                               &times[r].wait, &times[r].optim,   &times[r].step};
         for (int i = 0; i < TT_COUNT(to); i++)
             *to[i] = json_number_value(json_array_get(json_array_get(rows, (size_t)r), (size_t)i));
+        const json_t *row = json_array_get(rows, (size_t)r);
+        times[r].units = (int)json_integer_value(json_array_get(row, TT_COUNT(to)));
+        times[r].backups = (int)json_integer_value(json_array_get(row, TT_COUNT(to) + 1));
     }
 }

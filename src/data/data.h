@@ -144,8 +144,14 @@ typedef struct tt_cut {
 /* `cut` NULL: all of them. */
 tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, const tt_cut *cut,
                     int64_t first_step, int threads, int depth, tt_feed **out);
+/* From the next take on another part of each step; by who takes, between two takes. What was made
+ * ahead for the old part is made anew when it is taken. */
+void tt_feed_recut(tt_feed *f, const tt_cut *cut);
 tt_err tt_feed_take(tt_feed *f,
                     const tt_batch **out); /* of the next step; valid until the next take  */
+/* Any samples, [first, first + n), of the step taken last, made at once; valid until the next call
+ * of this. */
+tt_err tt_feed_more(tt_feed *f, int first, int n, const tt_batch **out);
 void tt_feed_close(tt_feed *f);
 
 /* ---- Getting datasets: `tutti data get NAME` ---- */

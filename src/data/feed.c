@@ -8,7 +8,11 @@
  *
  * (1) claimed - released <= slots: no slot is claimed twice.  (2) a slot's batch is touched by its
  * filler alone until `full`, by the taker alone after. Which thread fills a step changes nothing:
- * filling is pure. */
+ * filling is pure.
+ *
+ * What part of a step is wanted may change while batches are made ahead. Each knows its own; one
+ * that is not what the taker wants is filled anew when it is taken, so no sample is lost or comes
+ * twice. */
 #include "data/source.h"
 
 #include <pthread.h>
@@ -18,6 +22,8 @@
 
 typedef struct slot {
     tt_batch batch;
+    int most;   /* samples it has room for */
+    tt_cut cut; /* what part of its step it is, or becomes */
     bool full;
     tt_err err;
     char message[512];
@@ -28,10 +34,9 @@ struct tt_feed {
     tt_split split;
     tt_order order;
     tt_cut cut;
-    int most; /* samples of a batch, at most */
     int64_t features, targets;
     int threads, slots;
-    slot *slot;
+    slot *slot, more;
     pthread_t *thread;
     int started;
 
@@ -41,15 +46,36 @@ struct tt_feed {
     bool stop;
 };
 
+static tt_err make_room(tt_feed *f, slot *s, int n)
+{
+    tt_err err;
+
+    if (n <= s->most) return TT_OK;
+    tt_batch_close(&s->batch, s->most, f->features, f->targets);
+    s->most = 0;
+    if ((err = tt_batch_open(n, f->features, f->data->want.classes > 0, f->targets, &s->batch)))
+        return err;
+    s->most = n;
+    return TT_OK;
+}
+
+/* Its cut is set. */
 static void fill(tt_feed *f, int64_t i)
 {
     slot *s = &f->slot[i % f->slots];
-    int64_t n = tt_order_size(&f->order, f->first + i);
-    int64_t a = n * f->cut.first / f->cut.of, b = n * f->cut.end / f->cut.of;
+    int64_t n = tt_order_size(&f->order, f->first + i), most = tt_order_most(&f->order);
+    int64_t a = n * s->cut.first / s->cut.of, b = n * s->cut.end / s->cut.of;
 
-    s->err =
-        tt_data_fill(f->data, f->split, &f->order, f->first + i, (int)a, (int)(b - a), &s->batch);
+    most = (most * (s->cut.end - s->cut.first) + s->cut.of - 1) / s->cut.of;
+    if (!(s->err = make_room(f, s, most > 0 ? (int)most : 1)))
+        s->err = tt_data_fill(f->data, f->split, &f->order, f->first + i, (int)a, (int)(b - a),
+                              &s->batch);
     if (s->err) snprintf(s->message, sizeof s->message, "%s", tt_message());
+}
+
+static bool same_cut(const tt_cut *a, const tt_cut *b)
+{
+    return a->first == b->first && a->end == b->end && a->of == b->of;
 }
 
 static void *work(void *arg)
@@ -62,6 +88,7 @@ static void *work(void *arg)
             pthread_cond_wait(&f->room, &f->lock);
         if (f->stop) break;
         int64_t i = f->claimed++; /* keeps (1) */
+        f->slot[i % f->slots].cut = f->cut;
         pthread_mutex_unlock(&f->lock);
         fill(f, i);
         pthread_mutex_lock(&f->lock);
@@ -112,12 +139,9 @@ tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, const t
         goto out;
     }
     int64_t parts = f->cut.end - f->cut.first;
-    f->most = (int)(((int64_t)tt_order_most(o) * parts + f->cut.of - 1) / f->cut.of);
-    if (!f->most) f->most = 1;
+    int64_t most = ((int64_t)tt_order_most(o) * parts + f->cut.of - 1) / f->cut.of;
     for (int i = 0; i < (threads ? depth + 1 : 1); i++, f->slots++)
-        if ((err = tt_batch_open(f->most, f->features, d->want.classes > 0, f->targets,
-                                 &f->slot[i].batch)))
-            goto out;
+        if ((err = make_room(f, &f->slot[i], most > 0 ? (int)most : 1))) goto out;
     f->threads = threads;
     for (; f->started < threads; f->started++)
         if (pthread_create(&f->thread[f->started], NULL, work, f)) {
@@ -137,6 +161,7 @@ tt_err tt_feed_take(tt_feed *f, const tt_batch **out)
 
     *out = NULL;
     if (!f->threads) {
+        s->cut = f->cut;
         fill(f, f->taken);
     } else {
         pthread_mutex_lock(&f->lock);
@@ -147,11 +172,33 @@ tt_err tt_feed_take(tt_feed *f, const tt_batch **out)
         }
         while (!s->full) pthread_cond_wait(&f->ready, &f->lock);
         pthread_mutex_unlock(&f->lock);
+        if (!same_cut(&s->cut, &f->cut)) { /* made ahead for another part */
+            s->cut = f->cut;
+            fill(f, f->taken);
+        }
     }
     f->taken++;
     if (s->err) return tt_repeat(s->err, s->message);
     *out = &s->batch;
     return TT_OK;
+}
+
+tt_err tt_feed_more(tt_feed *f, int first, int n, const tt_batch **out)
+{
+    tt_err err;
+
+    *out = &f->more.batch;
+    if ((err = make_room(f, &f->more, n > 0 ? n : 1))) return err;
+    return tt_data_fill(f->data, f->split, &f->order, f->first + f->taken - 1, first, n,
+                        &f->more.batch);
+}
+
+void tt_feed_recut(tt_feed *f, const tt_cut *cut)
+{
+    if (same_cut(&f->cut, cut)) return; /* who takes is the only one who writes to it */
+    pthread_mutex_lock(&f->lock);
+    f->cut = *cut;
+    pthread_mutex_unlock(&f->lock);
 }
 
 void tt_feed_close(tt_feed *f)
@@ -163,7 +210,8 @@ void tt_feed_close(tt_feed *f)
     pthread_mutex_unlock(&f->lock);
     for (int i = 0; i < f->started; i++) pthread_join(f->thread[i], NULL);
     for (int i = 0; i < f->slots; i++)
-        tt_batch_close(&f->slot[i].batch, f->most, f->features, f->targets);
+        tt_batch_close(&f->slot[i].batch, f->slot[i].most, f->features, f->targets);
+    tt_batch_close(&f->more.batch, f->more.most, f->features, f->targets);
     pthread_mutex_destroy(&f->lock);
     pthread_cond_destroy(&f->room);
     pthread_cond_destroy(&f->ready);

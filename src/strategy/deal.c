@@ -1,5 +1,6 @@
 /* deal: who sits where and does what. All of it follows from the plan, the world and the threads of
  * each rank, so every rank works it out for itself and all come to the same. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,7 +140,22 @@ static void settle_units(tt_strategy *s)
         struct node *n = &s->nodes[h];
         n->units = (range){s->seats[n->seats.a].units.a, s->seats[n->seats.b - 1].units.b};
     }
+}
+
+/* Units go from rank to rank. */
+static bool moves(const tt_strategy *s)
+{
+    return s->plan.exact && s->plan.balance != TT_BALANCE_OFF && s->world->size > 1;
+}
+
+/* How many gradients a seat may have to hold at a time. */
+static void count_buffers(tt_strategy *s)
+{
     s->buffers = 1;
+    if (moves(s)) { /* whatever it will be dealt; what it never uses takes no memory */
+        s->buffers = tree_most(s->units) + 1 + 2 * backup_most(s);
+        return;
+    }
     for (int i = 0; i < s->seat_count; i++) {
         int most = fold_most(s->units, s->seats[i].units);
         if (most > s->buffers) s->buffers = most;
@@ -149,6 +165,87 @@ static void settle_units(tt_strategy *s)
         tree_cover(s->units, s->nodes[h].units, &r);
         if (r.count > s->buffers) s->buffers = r.count; /* where its sums are put */
     }
+    s->buffers += 2 * backup_most(s); /* units that stay alone, and those of others */
+}
+
+/* ---- Dealing anew ---- */
+
+/* Units of a host that has rows of its own stay there: it is a table for itself. Where none move
+ * there are no tables, and it is only told who is slow. */
+static void open_balance(tt_strategy *s)
+{
+    const tt_peer *peer = s->world->peer;
+    int ranks = s->world->size, at = 0, *number = take((size_t)ranks, sizeof *number);
+
+    s->news = take((size_t)ranks, sizeof *s->news);
+    s->paces = take((size_t)ranks, sizeof *s->paces);
+    s->places = take((size_t)ranks, sizeof *s->places);
+    for (int i = 0; i < ranks; i++) {
+        int rank = s->seats[at].rank;
+        s->places[i] = (rank_place){rank, {at, at + s->threads[rank]}};
+        number[i] = s->threads[rank];
+        at += s->threads[rank];
+    }
+    balance_open(&s->balance, ranks, number);
+    for (int i = 0; i < ranks; i++) {
+        range own = s->places[i].seats;
+        number[i] = s->seats[own.b - 1].units.b - s->seats[own.a].units.a;
+    }
+    for (int first = 0, end; first < ranks && moves(s); first = end) {
+        for (end = first + 1; end < ranks; end++)
+            if (s->quarters && peer[s->places[end].rank].host != peer[s->places[first].rank].host)
+                break;
+        balance_add(&s->balance, first, end, number + first);
+    }
+    free(number);
+}
+
+static void tell_news(const tt_strategy *s, const balance_news *n)
+{
+    int rank = s->places[n->place].rank;
+    const char *host = s->world->peer[rank].name;
+
+    if (s->world->rank) return;
+    if (n->slow)
+        tt_warn("step %lld: rank %d on %s is slow: a %s takes it %.1f times as long as most "
+                "others%s",
+                (long long)s->step + 1, rank, host, s->plan.exact ? "grain" : "sample", n->factor,
+                moves(s) ? "; its share of the batch follows" : "");
+    else
+        tt_warn("step %lld: rank %d on %s keeps up again", (long long)s->step + 1, rank, host);
+}
+
+static void tell_deal(const tt_strategy *s)
+{
+    char text[256];
+    int at = 0;
+
+    if (s->world->rank || s->plan.balance == TT_BALANCE_RANDOM) return;
+    for (int i = 0; i < s->balance.ranks && at < (int)sizeof text - 32; i++)
+        at += snprintf(text + at, sizeof text - (size_t)at, "%s%d to rank %d", i ? ", " : "",
+                       s->balance.ranks_at[i].units, s->places[i].rank);
+    tt_info("step %lld: grains are dealt anew: %s", (long long)s->step + 1, text);
+}
+
+void deal_again(tt_strategy *s)
+{
+    balance *b = &s->balance;
+    int news = 0;
+
+    if (!b->ranks) return;
+    for (int i = 0; i < b->ranks; i++) s->paces[i] = s->times[s->places[i].rank].unit;
+    bool changed = balance_hear(b, s->paces, s->news, &news);
+    for (int i = 0; i < news; i++) tell_news(s, &s->news[i]);
+    if (s->plan.balance == TT_BALANCE_RANDOM) balance_shuffle(b, (uint64_t)s->step);
+    if (!changed && (s->plan.balance != TT_BALANCE_RANDOM || !moves(s))) return;
+    for (const table *t = b->tables; t < b->tables + b->table_count; t++) {
+        int at = s->seats[s->places[t->first].seats.a].units.a;
+        for (int i = t->first; i < t->end; at += b->ranks_at[i++].units)
+            deal_range(s, s->places[i].seats, (range){at, at + b->ranks_at[i].units});
+    }
+    settle_units(s);
+    s->planned = false;
+    tell_deal(s);
 }
 
 /* average: the batch is dealt as ever, but each rank sums and updates by itself. */
@@ -192,6 +289,8 @@ tt_err deal_open(tt_strategy *s, int threads, const int64_t *rows)
         deal_range(s, (range){0, s->seat_count}, (range){0, s->units});
     }
     settle_units(s);
+    if (s->plan.aggregate != TT_AVERAGE && w->size > 1) open_balance(s);
+    count_buffers(s);
     if (s->plan.aggregate == TT_AVERAGE) stay_apart(s);
     bool has_column = s->local < s->columns;
     int self = s->plan.aggregate == TT_AVERAGE ? w->rank : -1;
@@ -319,6 +418,11 @@ void deal_close(tt_strategy *s)
     }
     tt_group_close(s->node_group);
     tt_group_close(s->column_group);
+    balance_close(&s->balance);
+    free(s->news);
+    free(s->places);
+    free(s->backups);
+    free(s->paces);
     free(s->quarters);
     free(s->threads);
     free(s->seats);

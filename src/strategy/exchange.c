@@ -73,10 +73,7 @@ tt_err exchange_open(tt_strategy *s)
     x->places = take(nodes, sizeof *x->places);
     x->sums = take(nodes * (size_t)s->sums_most, sizeof *x->sums);
     x->way_count = s->bucket_count;
-    for (int h = 0; h < s->node_count; h++) {
-        x->units[h] = s->nodes[h].units;
-        x->places[h] = s->nodes[h].places;
-    }
+    for (int h = 0; h < s->node_count; h++) x->places[h] = s->nodes[h].places;
     for (int b = 0; b < s->bucket_count; b++) {
         x->ways[b].stage = DONE;
         x->ways[b].ops = take(most, sizeof *x->ways[b].ops);
@@ -157,6 +154,7 @@ void exchange_begin(tt_strategy *s)
     for (int h = 0; h < s->node_count; h++) {
         ranges cover;
         x->targets[h].count = 0;
+        x->units[h] = s->nodes[h].units;
         if (s->plan.exact)
             tree_cover(s->units, s->nodes[h].units, &cover);
         else

@@ -3,6 +3,7 @@
 #ifndef TT_STRATEGY_INNER_H
 #define TT_STRATEGY_INNER_H
 
+#include "strategy/balance.h"
 #include "strategy/compress.h"
 #include "strategy/strategy.h"
 
@@ -20,6 +21,7 @@ typedef struct ranges {
 
 /* The fewest nodes of the tree over `units` that cover a run. */
 void tree_cover(int units, range run, ranges *out);
+int tree_most(int units); /* nodes that any run takes */
 
 typedef struct sum_op {
     int to, x, y;
@@ -43,14 +45,14 @@ typedef struct folded {
 } folded;
 typedef struct fold {
     int units, count;
-    range run;
+    int alone; /* from this unit on none is added to another: the last at least */
     folded at[64];
 } fold;
-void fold_begin(fold *f, int units, range run);
+void fold_begin(fold *f, int units, int alone);
 int fold_place(const fold *f);
 int fold_add(fold *f, int u, bool present);
-int fold_terms(int units, range run, const bool *present, range *out); /* how many */
-int fold_most(int units, range run);                                   /* buffers it takes */
+int fold_terms(int units, range run, int alone, const bool *present, range *out); /* how many */
+int fold_most(int units, range run); /* buffers it takes */
 
 /* ---- deal.c: who does what ---- */
 
@@ -60,6 +62,11 @@ typedef struct seat {
     int rank, thread;
     range units;
 } seat;
+
+typedef struct rank_place { /* of a rank, in the order of seats */
+    int rank;
+    range seats;
+} rank_place;
 
 /* Where hosts have rows of their own: what each has, and which units are its. */
 typedef struct quarter {
@@ -90,6 +97,8 @@ tt_err deal_open(tt_strategy *s, int threads, const int64_t *rows);
 /* The samples of a unit: of the step, or of its host's part of it. */
 void unit_samples(const tt_strategy *s, int u, int *first, int *count);
 tt_err deal_buckets(tt_strategy *s);
+/* After a step: who has shown to be faster or slower than it was gets more or less of the next. */
+void deal_again(tt_strategy *s);
 void deal_close(tt_strategy *s);
 tt_span column_of(const tt_strategy *s, const bucket *b, int c);
 
@@ -114,7 +123,7 @@ typedef struct seat_flags {
 
 /* Offsets into a rank's part of the share, and of the state. */
 typedef struct layout {
-    size_t ranks, seats, results, rows, sums, grad;
+    size_t ranks, seats, results, rows, claims, sums, grad;
     size_t bytes;
     size_t w[2], slot[2][TT_OPTIM_SLOTS];
 } layout;
@@ -124,6 +133,27 @@ typedef struct row {
     tt_rank_times times; /* of the step before */
     int order;
 } row;
+
+/* backup.c: a unit that another rank of the node may compute too. */
+typedef struct backup {
+    int unit;
+    int owner, helper; /* ranks of the node                          */
+    int spare;         /* the helper's buffer, of its thread 0       */
+    int term;          /* of the node's sum                          */
+    uint32_t tried;    /* the turn in which this rank has helped     */
+} backup;
+typedef struct claim {         /* at the node's leader, of each unit */
+    _Atomic uint64_t provider; /* turn and, plus one, rank of the node */
+    _Atomic uint64_t begun;    /* by its owner: the turn, and ...      */
+    _Atomic uint64_t since_us; /* ... when                             */
+    _Atomic uint64_t helped;   /* the turn in which its helper began   */
+} claim;
+
+typedef struct spent { /* by a thread in a step, in seconds */
+    double units;      /* on its units, and on ...                    */
+    double aside;      /* ... sums for all, which it did between them */
+    int units_run, samples;
+} spent;
 
 typedef struct exchange exchange;
 
@@ -143,6 +173,10 @@ struct tt_strategy {
     int units, seat_count, first_seat;
     quarter *quarters; /* of each host; NULL: all see the same rows */
     seat *seats;
+    rank_place *places;
+    balance balance; /* of ranks by place; zeroed: it is not asked who is slow */
+    balance_news *news;
+    double *paces;               /* of all places, as they have told */
     int node_count, node, local; /* of this rank */
     struct node *nodes;
     int columns;
@@ -180,12 +214,16 @@ struct tt_strategy {
     uint32_t *rounds;         /* of each thread: sums of batch norm over all seats */
     double **offered, *total; /* sums of batch norm over the threads of this rank */
     bool lockstep;            /* the model may yield sums */
+    spent *spent;             /* of each thread */
+    backup *backups;          /* of all ranks of the node */
+    int backup_count;
+    backup *backup_of[MOST_UNITS]; /* NULL: nobody else computes it */
     const tt_batch *mine;
-    int n;                            /* samples of all */
-    const int *host_n;                /* of each host, where they have rows of their own */
-    const tt_step_in *given;          /* what this step was asked for with */
-    bool planned;                     /* the sums below are made for these units */
-    int64_t features, labels;         /* of a sample: inputs, float targets */
+    int n;                    /* samples of all */
+    const int *host_n;        /* of each host, where they have rows of their own */
+    const tt_step_in *given;  /* what this step was asked for with */
+    bool planned;             /* the sums below are made for these units */
+    int64_t features, labels; /* of a sample: inputs, float targets */
     bool present[MOST_UNITS];
     bool apply;
     sum_plan node_sum, all_sum;
@@ -287,7 +325,8 @@ typedef struct way {
 /* ---- factor.c: between nodes, as two factors of low rank ---- */
 tt_err factor_open(tt_strategy *s);
 void factor_close(tt_strategy *s);
-/* The Q of each matrix, of the step before: to where the matrix is in a flat array, or from there. */
+/* The Q of each matrix, of the step before: to where the matrix is in a flat array, or from there.
+ */
 void factor_move(tt_strategy *s, float *flat, bool back);
 /* What comes when all messages of a stage are through; leaves the way in the next. `present`: this
  * node had samples. */
@@ -339,6 +378,22 @@ bool trace_on(const tt_strategy *s);
 void trace_add(tt_strategy *s, int me, trace_kind kind, int number, double begin, double end);
 void trace_close(tt_strategy *s);
 
+/* ---- backup.c: units that two ranks of a node compute ---- */
+int backup_most(const tt_strategy *s); /* of a rank; 0: there are none */
+/* From which unit on a seat of a rank of the node may not add its units up. */
+int backup_alone(const tt_strategy *s, int local, int index);
+/* When units or who runs them have changed: with the terms of the node's sum. */
+void backup_plan(tt_strategy *s, const range *term, int terms);
+void backup_begin(const tt_strategy *s, const backup *b);  /* by its owner */
+bool backup_helped(const tt_strategy *s, const backup *b); /* the other has begun with it */
+bool backup_provided(const tt_strategy *s, const backup *b);
+bool backup_take(const tt_strategy *s, const backup *b); /* false: another was first */
+bool backup_left(const tt_strategy *s); /* units that we may help with and nobody has provided */
+/* One of them to begin with now; NULL: none. Its owner has `patience_s` for it. */
+backup *backup_next(tt_strategy *s, double patience_s);
+/* The terms of the node's sum, when all seats are ready; in `room` if they are not as planned. */
+const float *const *backup_terms(const tt_strategy *s, const float **room);
+
 /* ---- average.c ---- */
 /* What ranks that train apart do together after a step, if it is time. */
 tt_err average_step(tt_strategy *s, const tt_step_in *in);
@@ -349,7 +404,7 @@ tt_err exchange_open(tt_strategy *s);
 void exchange_close(tt_strategy *s);
 /* Begins what is in `in` and `out`, between the ranks of our column. */
 tt_err exchange_start(tt_strategy *s, int tag, tt_op *ops, int *count);
-void show_life(tt_strategy *s); /* a message of this rank has begun, or is through */
+void show_life(tt_strategy *s);      /* a message of this rank has begun, or is through */
 void exchange_begin(tt_strategy *s); /* of a step */
 tt_err exchange_poll(tt_strategy *s);
 bool exchange_done(const tt_strategy *s); /* all buckets */

@@ -3,7 +3,8 @@
  * A step, on every seat of a rank:
  *   1  its units: forward, loss, backward. As buckets of its gradient become final it says so
  *      (`ready`) and, between layers, does what has become possible meanwhile: its share of the
- *      node's sums (`reduced`), and on thread 0 the exchange between nodes (`summed`)
+ *      node's sums (`reduced`), and on thread 0 the exchange between nodes (`summed`). Then maybe
+ *      units of others who are late (backup.c)
  *   2  it says that it has passed; the results of all units are added up in unit order; a loss that
  *      is not finite ends the step here, on all ranks alike
  *   3  pieces that this rank updates, from the current half of the state to the next, as their
@@ -119,10 +120,11 @@ static void reduce(tt_strategy *s, int me, int index)
     int threads = node_threads(s, s->local);
     int64_t a = col.n * me / threads, b = col.n * (me + 1) / threads;
     float *out[MOST_TARGETS];
+    const float *room[MOST_TERMS];
     double begun = trace_on(s) ? tt_clock_s() : 0;
 
     for (int k = 0; k < s->targets.count; k++) out[k] = grad_at(s, s->local, 0, k);
-    if (b > a) sum_run(&s->node_sum, s->k, s->term, out, col.at + a, b - a);
+    if (b > a) sum_run(&s->node_sum, s->k, backup_terms(s, room), out, col.at + a, b - a);
     if (begun > 0) trace_add(s, me, TRACE_SUM, index, begun, tt_clock_s());
 }
 
@@ -202,9 +204,10 @@ static void sum_wide(tt_strategy *s, int me, double *value, int n)
     tt_flag_set(&rank_at(s, 0)->totalled, round + 1);
 }
 
-/* One part of a unit. `last`: what it yields is final. */
-static void run_part(tt_strategy *s, int me, const tt_batch *in, float *grad, bool add, bool last,
-                     int *reduced)
+/* One part of a unit. `last`: what it yields is final. False: another has provided the unit that
+ * we compute as well. */
+static bool run_part(tt_strategy *s, int me, const tt_batch *in, float *grad, bool add, bool last,
+                     const backup *b, int *reduced)
 {
     tt_run *run = tt_crew_run(s->crew, me);
     tt_flag *ready = &seat_at(s, s->local, me)->ready;
@@ -214,29 +217,33 @@ static void run_part(tt_strategy *s, int me, const tt_batch *in, float *grad, bo
     tt_run_begin(run, TT_PASS_TRAIN, in, grad, add, s->seed);
     for (;;) {
         tt_run_advance(run, &y);
-        if (y.kind == TT_PASS_DONE) return;
+        if (y.kind == TT_PASS_DONE) return true;
+        if (y.kind == TT_GRAD_READY && b && backup_provided(s, b)) return false;
         if (y.kind == TT_SUM) {
             (y.wide ? sum_wide : sum_narrow)(s, me, y.value, y.n);
-        } else if (y.kind == TT_GRAD_READY && last && s->staged) {
+        } else if (y.kind == TT_GRAD_READY && (last || b) && s->staged) {
             int was = next;
             yields++;
-            while (next < s->bucket_count && s->buckets[next].yields <= yields) next++;
+            while (last && next < s->bucket_count && s->buckets[next].yields <= yields) next++;
             if (next > was) tt_flag_set(ready, s->base + (uint32_t)next);
             if (next > was && trace_on(s))
                 trace_add(s, me, TRACE_READY, next - 1, tt_clock_s(), tt_clock_s());
+            double begun = tt_clock_s();
             look_in(s, me, reduced);
+            s->spent[me].aside += tt_clock_s() - begun;
         }
     }
 }
 
-static void run_unit(tt_strategy *s, int me, int u, float *grad, bool last, int *reduced)
+/* `from` has the samples of the step from `skip` on. `to` gets the result, unless it is false. */
+static bool run_unit(tt_strategy *s, int me, int u, const tt_batch *from, int skip, float *grad,
+                     bool last, int *reduced, tt_result *to)
 {
-    int first, count, skip, none;
+    int first, count;
     int64_t parts = s->plan.accumulate;
-    tt_result *to = results_of(s) + u;
 
+    TT_FAILPOINT("step.compute");
     unit_samples(s, u, &first, &count);
-    unit_samples(s, s->seats[s->first_seat].units.a, &skip, &none); /* where our batch begins */
 
     /* Where batch norm goes round, all seats make the same calls, with samples or without. */
     if (parts > count && !s->lockstep) parts = count;
@@ -244,9 +251,10 @@ static void run_unit(tt_strategy *s, int me, int u, float *grad, bool last, int 
     for (int64_t i = 0; i < parts; i++) {
         int64_t a = (int64_t)count * i / parts, b = (int64_t)count * (i + 1) / parts;
         tt_batch in =
-            tt_batch_cut(s->mine, (int)(first - skip + a), (int)(b - a), s->features, s->labels);
+            tt_batch_cut(from, (int)(first - skip + a), (int)(b - a), s->features, s->labels);
         double begun = tt_clock_s();
-        run_part(s, me, &in, grad, i > 0, last && i == parts - 1, reduced);
+        if (!run_part(s, me, &in, grad, i > 0, last && i == parts - 1, s->backup_of[u], reduced))
+            return false;
         const tt_result *r = tt_run_result(tt_crew_run(s->crew, me));
         tt_result_add(to, r);
         for (int k = 0; k < in.n && in.place; k++) to->witness += tt_mix(in.place[2 * k + 1]);
@@ -256,19 +264,67 @@ static void run_unit(tt_strategy *s, int me, int u, float *grad, bool last, int 
         s->stats.forward_s += r->turned_s - begun;
         s->stats.backward_s += tt_clock_s() - r->turned_s;
     }
+    return true;
+}
+
+/* How long a unit may take who is not late: as we have seen it in this step, or else by the fastest
+ * of a step just past. */
+static double patience(const tt_strategy *s, int me)
+{
+    const spent *own = &s->spent[me];
+    double best = INFINITY;
+
+    if (own->units_run) return 1.5 * own->units / own->units_run;
+    for (int r = 0; r < s->world->size; r++)
+        if (s->times[r].unit > 0 && s->times[r].unit < best) best = s->times[r].unit;
+    return 1.5 * best;
+}
+
+/* Another has begun with it before us, so it is faster: it gets the time that a unit takes us. */
+static void wait_for_help(tt_strategy *s, int me, const backup *b, int *reduced)
+{
+    double begun = tt_clock_s(), until = begun + patience(s, me) / 1.5;
+    tt_idle idle = {.limit_s = s->plan.timeout_s};
+
+    while (!backup_provided(s, b) && tt_clock_s() < until && !strategy_failed(s)) {
+        look_in(s, me, reduced);
+        if (!tt_idle_once(&idle, s->world, NULL, 0, true)) break;
+    }
+    s->spent[me].aside += tt_clock_s() - begun;
+}
+
+/* A unit of our own; one that others may compute as well we do only as long as they have not. */
+static void run_own(tt_strategy *s, int me, int u, float *grad, bool last, int *reduced)
+{
+    backup *b = s->backup_of[u];
+    int first, count, skip, none;
+    tt_result r;
+
+    if (b && backup_helped(s, b)) wait_for_help(s, me, b, reduced);
+    if (b && backup_provided(s, b)) return;
+    if (b) backup_begin(s, b);
+    unit_samples(s, s->seats[s->first_seat].units.a, &skip, &none); /* where our batch begins */
+    unit_samples(s, u, &first, &count);
+    s->spent[me].units_run++;
+    s->spent[me].samples += count; /* of one that we give up too: it took that long at least */
+    if (run_unit(s, me, u, s->mine, skip, grad, last && !b, reduced, &r) &&
+        (!b || backup_take(s, b)))
+        results_of(s)[u] = r;
 }
 
 static void run_units(tt_strategy *s, int me, int *reduced)
 {
-    const seat *own = &s->seats[s->first_seat + me];
+    int own = s->first_seat + me;
+    range run = s->seats[own].units;
+    double begun = tt_clock_s();
     fold f;
 
-    fold_begin(&f, s->units, own->units);
-    for (int u = own->units.a; u < own->units.b; u++) {
+    s->spent[me] = (spent){0};
+    fold_begin(&f, s->units, backup_alone(s, s->local, own));
+    for (int u = run.a; u < run.b; u++) {
         int at = fold_place(&f);
-        bool last = u + 1 == own->units.b;
         if (s->present[u] || s->lockstep)
-            run_unit(s, me, u, grad_at(s, s->local, me, at), last, reduced);
+            run_own(s, me, u, grad_at(s, s->local, me, at), u + 1 == run.b, reduced);
         else
             memset(results_of(s) + u, 0, sizeof(tt_result));
         if (!s->present[u]) at--; /* the last one that is in use */
@@ -276,9 +332,50 @@ static void run_units(tt_strategy *s, int me, int *reduced)
             float *to = grad_at(s, s->local, me, at - 1);
             s->k->add(s->size, to, grad_at(s, s->local, me, at), to);
         }
+        s->spent[me].units = tt_clock_s() - begun - s->spent[me].aside;
     }
     tt_flag_set(&seat_at(s, s->local, me)->ready, s->base + (uint32_t)s->bucket_count);
-    if (me || !s->given->due) tt_flag_set(&seat_at(s, s->local, me)->passed, s->turn);
+}
+
+/* ---- 1b: units of others ---- */
+
+static void run_other(tt_strategy *s, const backup *b, int *reduced)
+{
+    const tt_batch *in;
+    int first, count;
+    tt_result r;
+    tt_err err;
+
+    unit_samples(s, b->unit, &first, &count);
+    if ((err = s->given->fetch(s->given->who, first, count, &in))) {
+        strategy_fail(s, err);
+        return;
+    }
+    if (run_unit(s, 0, b->unit, in, first, grad_at(s, s->local, 0, b->spare), false, reduced, &r) &&
+        backup_take(s, b)) {
+        results_of(s)[b->unit] = r;
+        s->stats.backups++;
+    }
+}
+
+/* Thread 0, done with its own units: until those that it may help with are provided. Who does not
+ * come at all is named by those who wait for it. */
+static void help_others(tt_strategy *s, int *reduced)
+{
+    double patience_s = patience(s, 0);
+    tt_idle idle = {.limit_s = s->plan.timeout_s};
+    const backup *b;
+
+    while (!strategy_failed(s) && s->given->fetch && backup_left(s)) {
+        if ((b = backup_next(s, patience_s))) {
+            run_other(s, b, reduced);
+            idle = (tt_idle){.limit_s = s->plan.timeout_s};
+            continue;
+        }
+        look_in(s, 0, reduced);
+        if (tt_flag_get(&rank_at(s, 0)->alarm) || !tt_idle_once(&idle, s->world, NULL, 0, true))
+            return;
+    }
 }
 
 /* The rest of the sums of this seat. */
@@ -383,10 +480,11 @@ static float *summed_grad(tt_strategy *s, int me, int piece)
     float *mine = grad_at(s, s->local, 0, 0), *from;
 
     if (!s->staged) {
+        const float *room[MOST_TERMS];
         tt_flag *f;
         while ((f = not_ready(s, index, &missing)))
             if (!await(s, me, f, v, missing, false, "its gradient")) return NULL;
-        sum_run(&s->node_sum, s->k, s->term, &mine, p.at, p.n);
+        sum_run(&s->node_sum, s->k, backup_terms(s, room), &mine, p.at, p.n);
         return mine;
     }
     if (s->node_count > 1) {
@@ -490,6 +588,8 @@ static void step_member(void *arg, int me)
         await(s, me, &rank_at(s, l)->used, s->turn - 1, l, true, "the end of the step before");
     if (!me) rows_of(s)[s->nodes[s->node].places.a + s->local] = s->row;
     run_units(s, me, &reduced);
+    if (!me && s->backup_count) help_others(s, &reduced);
+    if (me || !s->given->due) tt_flag_set(&seat_at(s, s->local, me)->passed, s->turn);
     if (!me) s->passed = tt_clock_s();
     finish_sums(s, me, &reduced);
     if (!me && s->given->due) await_due(s);
@@ -525,7 +625,8 @@ static void plan_sums(tt_strategy *s)
     for (int i = n->seats.a; i < n->seats.b; i++) {
         int local = 0, terms;
         while (n->rank[local] != s->seats[i].rank) local++;
-        terms = fold_terms(s->units, s->seats[i].units, s->present, term + count);
+        terms = fold_terms(s->units, s->seats[i].units, backup_alone(s, local, i), s->present,
+                           term + count);
         for (int k = 0; k < terms; k++)
             s->term[count + k] = grad_at(s, local, s->seats[i].thread, k);
         /* Else the tree is of the node's seats alone, and that of nodes is above it. */
@@ -546,6 +647,7 @@ static void plan_sums(tt_strategy *s)
             if (any) s->targets.at[s->targets.count++] = cover.at[i];
         }
     }
+    backup_plan(s, term, count);
     sum_build(term, count, s->targets.at, s->targets.count, &s->node_sum);
     s->planned = true;
 }
@@ -564,8 +666,21 @@ static bool mark_present(tt_strategy *s)
     return same;
 }
 
+/* What a unit of a full batch takes, by what those of this step did; 0: there was nothing to do. */
+static double unit_time(const tt_strategy *s)
+{
+    double sum = 0, samples = 0;
+
+    for (int t = 0; t < tt_crew_size(s->crew); t++) {
+        sum += s->spent[t].units;
+        samples += s->spent[t].samples;
+    }
+    return samples > 0 ? sum / samples * (double)s->batch / s->units : 0;
+}
+
 static void take_times(tt_strategy *s, double data_s, double begun)
 {
+    const seat *own = &s->seats[s->first_seat];
     double ended = tt_clock_s();
 
     s->stats.wait_s = s->heard > s->passed ? s->heard - s->passed : 0;
@@ -575,7 +690,10 @@ static void take_times(tt_strategy *s, double data_s, double begun)
                                    .backward = s->stats.backward_s,
                                    .wait = s->stats.wait_s,
                                    .optim = s->stats.optim_s,
-                                   .step = data_s + ended - begun};
+                                   .step = data_s + ended - begun,
+                                   .unit = unit_time(s),
+                                   .backups = s->row.times.backups + s->stats.backups,
+                                   .units = own[tt_crew_size(s->crew) - 1].units.b - own->units.a};
 }
 
 tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out)
@@ -602,6 +720,7 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     s->stats.applied = s->apply || (average && !in->mine->n);
     s->stats.met = !average || s->world->size == 1;
     take_times(s, in->data_s, begun);
+    deal_again(s);
     if (trace_on(s)) {
         trace_add(s, 0, TRACE_DATA, 0, begun - in->data_s, begun);
         trace_add(s, 0, TRACE_STEP, 0, begun - in->data_s, tt_clock_s());

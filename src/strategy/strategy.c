@@ -31,10 +31,10 @@ static tt_err read_compress(const tt_node *at, const char *text, tt_plan *p)
 tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
 {
     struct {
-        int aggregate;
+        int aggregate, balance;
         bool exact;
         const char *grains, *compress, *copies;
-        int64_t bucket;
+        int64_t bucket, backup;
         double timeout;
         tt_node *average;
     } p = {0};
@@ -53,6 +53,10 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
          "the same bits for any number of workers and threads"},
         {"grains", TT_STRING, offsetof(__typeof__(p), grains), "auto", 0, 0, NULL,
          "exact: in how many parts a batch is cut and summed; auto: by measured speed"},
+        {"balance", TT_CHOICE, offsetof(__typeof__(p), balance), "auto", 0, 0, "auto|off|random",
+         "exact: grains move to faster workers; random, for tests: to any, after every step"},
+        {"backup", TT_INT, offsetof(__typeof__(p), backup), "0", 0, 16, NULL,
+         "exact: so many grains of a worker that is late are computed by others of its host too"},
         {"bucket", TT_SIZE, offsetof(__typeof__(p), bucket), "2MiB", 4096, 1 << 30, NULL,
          "gradients are exchanged in runs of about this size"},
         {"compress", TT_STRING, offsetof(__typeof__(p), compress), "none", 0, 0, NULL,
@@ -92,8 +96,17 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
     if (strcmp(p.copies, "auto") && strcmp(p.copies, "1") && strcmp(p.copies, "2"))
         return tt_node_fail(tt_node_get(parallel, "copies"), "copies is auto, 1 or 2, not '%s'",
                             p.copies);
+    if (p.balance == TT_BALANCE_RANDOM && !p.exact)
+        return tt_node_fail(tt_node_get(parallel, "balance"),
+                            "without exact the sums depend on who does what: balance: random tests "
+                            "that with exact they do not");
+    if (p.backup && !p.exact)
+        return tt_node_fail(tt_node_get(parallel, "backup"),
+                            "backup is for exact: without, the sums depend on who provides what");
     *out = (tt_plan){.aggregate = (tt_aggregate)p.aggregate,
                      .exact = p.exact,
+                     .balance = (tt_balance)p.balance,
+                     .backup = (int)p.backup,
                      .grains = (int)grains,
                      .bucket_bytes = p.bucket,
                      .accumulate = 1,
@@ -211,6 +224,7 @@ static layout lay_out(const tt_strategy *s, int threads)
     l.seats = reserve(&at, (size_t)threads * sizeof(seat_flags));
     l.results = reserve(&at, (size_t)s->units * sizeof(tt_result));
     l.rows = reserve(&at, (size_t)s->world->size * sizeof(row));
+    l.claims = reserve(&at, backup_most(s) ? (size_t)s->units * sizeof(claim) : 0);
     /* one more than there are threads: the leader's totals */
     l.sums = reserve(&at, (size_t)(2 * (threads + 1)) * (size_t)s->sums_most * sizeof(double));
     l.grad = reserve(&at, tt_mul_size(flat, (size_t)(threads * s->buffers)));
@@ -258,6 +272,7 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
         (!(s->met = tt_block_alloc(flat)) || !(s->outer = tt_block_alloc(flat))))
         return tt_fail(TT_ENOMEM, "no memory for the outer optimiser");
     s->rounds = take((size_t)threads, sizeof *s->rounds);
+    s->spent = take((size_t)threads, sizeof *s->spent);
     s->offered = take((size_t)threads, sizeof *s->offered);
     s->total = take((size_t)s->sums_most, sizeof *s->total);
     s->times = take((size_t)s->world->size, sizeof *s->times);
@@ -349,6 +364,7 @@ void tt_strategy_close(tt_strategy *s)
     if (s->outer) tt_block_free(s->outer, flat);
     free(s->layouts);
     free(s->rounds);
+    free(s->spent);
     free(s->offered);
     free(s->total);
     free(s->times);

@@ -28,10 +28,16 @@
 typedef enum tt_aggregate { TT_ALLREDUCE, TT_CHIEF, TT_SHARD, TT_AVERAGE } tt_aggregate;
 const char *tt_aggregate_name(tt_aggregate a);
 
+/* Whether units move between ranks while the training goes on, which needs exact sums. random is
+ * for tests: another deal after every step. */
+typedef enum tt_balance { TT_BALANCE_AUTO, TT_BALANCE_OFF, TT_BALANCE_RANDOM } tt_balance;
+
 /* A plan is a plain value: print it, compare it, store it. */
 typedef struct tt_plan {
     tt_aggregate aggregate;
     bool exact;
+    tt_balance balance;
+    int backup;           /* exact: units of a rank that others of its node may compute too */
     int grains;           /* exact: units of a batch                               */
     int64_t bucket_bytes; /* gradients are summed in runs of about this size       */
     int64_t accumulate;   /* parts of a unit, run one after the other              */
@@ -79,8 +85,8 @@ int tt_strategy_units(const tt_strategy *s);
 int tt_strategy_seats(const tt_strategy *s); /* threads of all ranks */
 int tt_strategy_nodes(const tt_strategy *s);
 int tt_strategy_room(const tt_strategy *s); /* samples of a run: what to compile the model for */
-/* Which part of a step's n samples (those of this host, where hosts have rows of their own) this
- * rank runs: [n * first / of, n * end / of). */
+/* Which part of the coming step's n samples (those of this host, where hosts have rows of their
+ * own) this rank runs: [n * first / of, n * end / of). A step may change that for the next. */
 void tt_strategy_cut(const tt_strategy *s, int *first, int *end, int *of);
 
 /* Takes the model and the optimiser, both borrowed, makes room for gradients and starts the
@@ -135,6 +141,9 @@ tt_err tt_strategy_compare(tt_strategy *s);
 
 typedef struct tt_rank_times { /* of a step, in seconds */
     double data, forward, backward, wait, optim, step;
+    double unit; /* of a full batch, by one thread; 0: it ran none */
+    int units;   /* that it was dealt */
+    int backups; /* that it provided in the place of others, so far */
 } tt_rank_times;
 
 typedef struct tt_step_stats {
@@ -147,6 +156,7 @@ typedef struct tt_step_stats {
     double wait_s;                /* until all others were done with theirs            */
     double optim_s;               /* the rest: update, and new weights from others     */
     int64_t bytes_sent;           /* to other nodes                                    */
+    int backups;                  /* units this rank provided in the place of others   */
     int order;                    /* what rank 0 gave: all hear of it in the same step */
 } tt_step_stats;
 /* One step. TT_EPEER: a rank was missing. */
@@ -167,6 +177,11 @@ typedef struct tt_step_in {
     int due_count;
     _Atomic uint64_t *mark;
     uint64_t value;
+    /* For backups: samples [first, first + n) of the step, as in unit_samples; valid until it is
+     * asked again. Asked by the thread that called, in the middle of the step: when a rank is late,
+     * and not before, it shows which samples are wanted. May be NULL if the plan has none. */
+    tt_err (*fetch)(void *who, int first, int n, const tt_batch **out);
+    void *who;
     bool meet; /* average: they meet after this step, due or not: the state will
                 * be looked at                                               */
     bool hear; /* average: they hear of each other after this step at latest */

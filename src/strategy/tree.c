@@ -40,6 +40,35 @@ void tree_cover(int units, range run, ranges *out)
     }
 }
 
+static int larger(int a, int b)
+{
+    return a > b ? a : b;
+}
+
+/* Of a tree over n units: the most nodes that a part of it needs which begins at its left end, one
+ * which ends at its right end, and any; 0: it has no parts. */
+static void most_of(int n, int *left, int *right, int *any)
+{
+    int half = split_at(0, n), l[2], r[2], a[2];
+
+    *left = *right = *any = 0;
+    if (n < 2) return;
+    most_of(half, &l[0], &r[0], &a[0]);
+    most_of(n - half, &l[1], &r[1], &a[1]);
+    *left = larger(larger(1, l[0]), 1 + l[1]); /* 1 + 0: the left half alone */
+    *right = larger(larger(1, r[1]), 1 + r[0]);
+    *any = larger(larger(a[0], a[1]), larger(*left, *right));
+    if (r[0] && l[1]) *any = larger(*any, r[0] + l[1]);
+}
+
+int tree_most(int units)
+{
+    int left, right, any;
+
+    most_of(units, &left, &right, &any);
+    return larger(1, any);
+}
+
 typedef struct builder {
     sum_plan *p;
     const range *term;
@@ -115,9 +144,9 @@ void sum_run(const sum_plan *p, const tt_kernels *k, const float *const *term, f
 
 /* ---- A seat's own units ---- */
 
-void fold_begin(fold *f, int units, range run)
+void fold_begin(fold *f, int units, int alone)
 {
-    *f = (fold){.units = units, .run = run};
+    *f = (fold){.units = units, .alone = alone};
 }
 
 /* Where unit u's gradient goes: the buffer after those that are in use. */
@@ -128,17 +157,17 @@ int fold_place(const fold *f)
     return n;
 }
 
-/* Unit u is done. Two siblings become one node, unless it is the last: those sums are made by who
- * adds up all seats. Returns how many additions of whole arrays are to be made: of the last buffer
- * in use into the one before it, each time. */
+/* Unit u is done. Two siblings become one node, unless it stays alone, as the last does: those sums
+ * are made by who adds up all seats. Returns how many additions of whole arrays are to be made: of
+ * the last buffer in use into the one before it, each time. */
 int fold_add(fold *f, int u, bool present)
 {
     ranges now;
     int adds = 0;
 
     f->at[f->count++] = (folded){{u, u + 1}, present};
-    if (u + 1 == f->run.b) return 0;
-    tree_cover(f->units, (range){f->run.a, u + 1}, &now);
+    if (u >= f->alone) return 0;
+    tree_cover(f->units, (range){f->at[0].r.a, u + 1}, &now);
     while (f->count > now.count) {
         folded *y = &f->at[--f->count], *x = y - 1;
         adds += x->present && y->present;
@@ -148,12 +177,12 @@ int fold_add(fold *f, int u, bool present)
     return adds;
 }
 
-int fold_terms(int units, range run, const bool *present, range *out)
+int fold_terms(int units, range run, int alone, const bool *present, range *out)
 {
     fold f;
     int n = 0;
 
-    fold_begin(&f, units, run);
+    fold_begin(&f, units, alone);
     for (int u = run.a; u < run.b; u++) fold_add(&f, u, present[u]);
     for (int i = 0; i < f.count; i++)
         if (f.at[i].present) out[n++] = f.at[i].r;
@@ -165,7 +194,7 @@ int fold_most(int units, range run)
     fold f;
     int most = 1;
 
-    fold_begin(&f, units, run);
+    fold_begin(&f, units, run.b - 1);
     for (int u = run.a; u < run.b; u++) {
         int place = fold_place(&f) + 1;
         if (place > most) most = place;

@@ -203,6 +203,8 @@ static void tell_idle(const tt_trainer *t)
                 t->world->size, t->plan.grains, t->world->size - t->plan.grains);
     if (t->plan.grains && !t->plan.exact)
         tt_warn("parallel.grains is for parallel.exact, and without it does nothing");
+    if (t->plan.backup && tt_strategy_nodes(t->strategy) == t->world->size)
+        tt_info("parallel.backup: workers back up others of their host, and here there are none");
     if (strcmp(t->plan.compress, "none") && t->world->size == 1)
         tt_info("parallel.compress: there is one worker, and nothing travels");
 }

@@ -260,9 +260,16 @@ static void write_trace(tt_trainer *t)
     t->trace_to = 0;
 }
 
+/* Of the step that is under way, for a grain of another rank. */
+static tt_err fetch_samples(void *who, int first, int n, const tt_batch **out)
+{
+    return tt_feed_more(((tt_trainer *)who)->feed, first, n, out);
+}
+
 tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 {
     const tt_batch *batch;
+    tt_cut cut;
     tt_err err;
 
     if (t->open_end) return close_step(t, out);
@@ -270,6 +277,8 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     TT_FAILPOINT("train.step");
     t->begun = tt_clock_s();
     TT_FAILPOINT("train.data");
+    tt_strategy_cut(t->strategy, &cut.first, &cut.end, &cut.of); /* it may have been dealt anew */
+    tt_feed_recut(t->feed, &cut);
     if ((err = tt_feed_take(t->feed, &batch))) return err; /* of this rank's data alone */
     t->got_data = tt_clock_s();
     if (t->step + 1 == t->trace_from && (err = tt_strategy_trace(t->strategy, true))) return err;
@@ -279,6 +288,8 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
                      .host_n = host_sizes(t),
                      .data_s = t->got_data - t->begun,
                      .order = give_order(t),
+                     .fetch = t->plan.backup ? fetch_samples : NULL,
+                     .who = t,
                      .meet = will_look(t),
                      .hear = (t->step + 1) % t->epoch_steps == 0};
     keep_marks(t, &in.whole, &in.begun);
