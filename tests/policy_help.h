@@ -36,8 +36,8 @@ static struct {
     double step_s;
 } x;
 
-static const char *const CAUSE[] = {"none", "dead",   "hung",  "stuck", "trouble", "start",
-                                    "host", "resize", "below", "out",   "back",    "stop"};
+static const char *const CAUSE[] = {"none",   "dead",  "hung", "stuck", "trouble", "start",  "host",
+                                    "resize", "below", "out",  "back",  "stop",    "corrupt"};
 
 __attribute__((format(printf, 1, 2))) static inline void note(const char *fmt, ...)
 {

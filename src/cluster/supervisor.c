@@ -300,14 +300,19 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
         tt_str_add(out, "too few workers are left: waiting for more");
         break;
     case TT_CAUSE_OUT:
-        tt_str_add(out, "slot %d of %s failed too often and is left out", c->slot,
-                   host_name(s, c->host));
+        tt_str_add(out,
+                   c->code ? "slot %d of %s failed too often and is left out"
+                           : "slot %d of %s had wrong numbers before and is left out for good",
+                   c->slot, host_name(s, c->host));
         break;
     case TT_CAUSE_BACK:
         tt_str_add(out, "slot %d of %s is taken in again", c->slot, host_name(s, c->host));
         break;
     case TT_CAUSE_STOP:
         tt_str_add(out, "told to stop");
+        break;
+    case TT_CAUSE_CORRUPT:
+        tt_str_add(out, "has other numbers than the others");
         break;
     case TT_CAUSE_NONE:
         break;
@@ -320,7 +325,7 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
 static bool is_failure(tt_cause_kind k)
 {
     return k == TT_CAUSE_DEAD || k == TT_CAUSE_HUNG || k == TT_CAUSE_STUCK ||
-           k == TT_CAUSE_TROUBLE || k == TT_CAUSE_HOST;
+           k == TT_CAUSE_TROUBLE || k == TT_CAUSE_HOST || k == TT_CAUSE_CORRUPT;
 }
 
 static void tell(tt_supervisor *s, const tt_cause *c)
@@ -578,6 +583,8 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
     json_t *o = json_object_get(letter, "what");
     const char *event = json_string_value(json_object_get(o, "event"));
     int code = whole(o, "exit_code"), rank = whole(letter, "rank");
+    json_t *blamed;
+    size_t i;
 
     if (!w || !event || rank < 0 || rank >= w->members) return;
     if (!strcmp(event, "found")) {
@@ -597,6 +604,9 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
         record_told(s, true);
         take_event(s, (tt_event){.kind = TT_EV_RESULT, .world = w->id, .code = code});
     }
+    json_array_foreach(json_object_get(o, "blame"), i, blamed) take_event(
+        s,
+        (tt_event){.kind = TT_EV_CORRUPT, .world = w->id, .rank = (int)json_integer_value(blamed)});
     if (!strcmp(event, "error"))
         take_event(s, (tt_event){.kind = TT_EV_TROUBLE,
                                  .world = w->id,

@@ -122,6 +122,7 @@ typedef struct layout {
 /* What a rank tells all others with every step. */
 typedef struct row {
     tt_rank_times times; /* of the step before */
+    uint64_t hash;       /* of its weights when they were last those of all */
     int order;
 } row;
 
@@ -181,11 +182,11 @@ struct tt_strategy {
     double **offered, *total; /* sums of batch norm over the threads of this rank */
     bool lockstep;            /* the model may yield sums */
     const tt_batch *mine;
-    int n;                            /* samples of all */
-    const int *host_n;                /* of each host, where they have rows of their own */
-    _Atomic uint64_t *whole, *begun;  /* see tt_step_in */
-    bool planned;                     /* the sums below are made for these units */
-    int64_t features, labels;         /* of a sample: inputs, float targets */
+    int n;                           /* samples of all */
+    const int *host_n;               /* of each host, where they have rows of their own */
+    _Atomic uint64_t *whole, *begun; /* see tt_step_in */
+    bool planned;                    /* the sums below are made for these units */
+    int64_t features, labels;        /* of a sample: inputs, float targets */
     bool present[MOST_UNITS];
     bool apply;
     sum_plan node_sum, all_sum;
@@ -194,6 +195,10 @@ struct tt_strategy {
     tt_step_stats stats;
     tt_rank_times *times; /* of all ranks */
     row row;              /* of this one  */
+    const float *hashed;  /* what the threads hash ...  */
+    uint64_t *hash_part;  /* ... and what each has of it */
+    uint64_t *hashes;     /* of all ranks */
+    bool *odd;            /* ranks whose weights were not those of the others */
     double passed, heard; /* when this rank had run its units, and knew of all others' */
     exchange *ex;
     tt_parcel *in, *out; /* for what is begun: of each member of the group */
@@ -336,6 +341,14 @@ bool trace_on(const tt_strategy *s);
 /* Does nothing unless a trace is being made. me -1: the lane of messages. */
 void trace_add(tt_strategy *s, int me, trace_kind kind, int number, double begin, double end);
 void trace_close(tt_strategy *s);
+
+/* ---- audit.c: do all ranks have the same numbers? ---- */
+void hash_share(tt_strategy *s, int me);  /* of `hashed`: what this thread has to do with it */
+uint64_t hash_join(tt_strategy *s);       /* ... when all have done theirs                   */
+void hash_settle(tt_strategy *s);         /* of the state, which is that of all now          */
+void hash_flip(tt_strategy *s, float *w); /* a bit of it, for tests */
+/* TT_EPEER unless all are the same, in rank order; sets `odd`. */
+tt_err hash_compare(tt_strategy *s, const uint64_t *hash);
 
 /* ---- average.c ---- */
 /* What ranks that train apart do together after a step, if it is time. */

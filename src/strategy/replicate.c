@@ -333,8 +333,13 @@ static void hear_results(tt_strategy *s)
         for (int l = 0; l < s->nodes[h].ranks; l++) {
             const row *r = rows_of(s) + s->nodes[h].places.a + l;
             s->times[s->nodes[h].rank[l]] = r->times;
+            s->hashes[s->nodes[h].rank[l]] = r->hash;
             if (!s->nodes[h].rank[l]) s->stats.order = r->order;
         }
+    if (s->plan.aggregate != TT_AVERAGE && (err = hash_compare(s, s->hashes))) {
+        strategy_fail(s, err);
+        return;
+    }
     s->apply = isfinite(s->stats.sum.loss);
     if (s->plan.aggregate == TT_AVERAGE && !s->mine->n) s->apply = false; /* nothing to learn */
     if (s->apply) tt_optim_begin(s->optim, s->step, s->stats.sum.weight, s->stats.sum.samples);
@@ -476,10 +481,13 @@ static void step_member(void *arg, int me)
     if (sharded(s) && trace_on(s)) trace_add(s, me, TRACE_WEIGHTS, 0, begun, tt_clock_s());
     if (!me && !strategy_failed(s)) {
         s->half = !s->half;
+        s->hashed = w_at(s, s->local, s->half);
+        if (TT_FAILPOINT("step.flip_weight")) hash_flip(s, w_at(s, s->local, s->half));
         tt_model_bind(s->model, w_at(s, s->local, s->half));
     }
     tt_team_barrier(team);
     tt_model_refresh(s->model, me, tt_crew_size(s->crew));
+    hash_share(s, me);
 }
 
 /* Who adds what: the terms of the node's seats, and what is to be made of them. */
@@ -569,6 +577,7 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     tt_flag_set(&rank_at(s, s->local)->used, s->turn);
     s->stats.applied = s->apply || (average && !in->mine->n);
     s->stats.met = !average || s->world->size == 1;
+    if (s->apply && (!average || s->world->size == 1)) s->row.hash = hash_join(s);
     take_times(s, in->data_s, begun);
     if (trace_on(s)) {
         trace_add(s, 0, TRACE_DATA, 0, begun - in->data_s, begun);

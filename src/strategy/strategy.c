@@ -249,6 +249,9 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     s->offered = take((size_t)threads, sizeof *s->offered);
     s->total = take((size_t)s->sums_most, sizeof *s->total);
     s->times = take((size_t)s->world->size, sizeof *s->times);
+    s->hashes = take((size_t)s->world->size, sizeof *s->hashes);
+    s->odd = take((size_t)s->world->size, sizeof *s->odd);
+    s->hash_part = take((size_t)threads, sizeof *s->hash_part);
     s->own_pieces = take((size_t)s->piece_count, sizeof *s->own_pieces);
     for (int i = 0; i < s->piece_count; i++)
         if (owns(s, i)) s->own_pieces[s->own_count++] = i;
@@ -339,6 +342,9 @@ void tt_strategy_close(tt_strategy *s)
     free(s->offered);
     free(s->total);
     free(s->times);
+    free(s->hashes);
+    free(s->odd);
+    free(s->hash_part);
     free(s->own_pieces);
     free(s);
 }
@@ -432,6 +438,7 @@ void tt_strategy_settle(tt_strategy *s)
 {
     if (s->met) memcpy(s->met, w_at(s, s->local, s->half), (size_t)s->size * sizeof(float));
     tt_team_run(tt_crew_team(s->crew), refresh_member, s);
+    hash_settle(s);
 }
 
 tt_err tt_strategy_collect(tt_strategy *s, bool slots)

@@ -124,6 +124,18 @@ tt_err tt_strategy_collect(tt_strategy *s, bool slots);
 /* TT_EPEER if not all ranks have the same weights, bit for bit. */
 tt_err tt_strategy_compare(tt_strategy *s);
 
+/* A hash of weights that lie as those of the state do: of every bit and its place, the same for any
+ * number of threads; never 0. */
+uint64_t tt_strategy_hash(tt_strategy *s, const float *w);
+/* That of this rank's, made when all ranks had the same last: after the last step, or (average)
+ * meeting. All hear of it with the next step, and if it is not the same everywhere, that step fails
+ * with TT_EPEER on all ranks, applied on none. */
+uint64_t tt_strategy_hashed(const tt_strategy *s);
+tt_err tt_strategy_agree(tt_strategy *s); /* all compare it now */
+/* After such a failure: was it this rank that differed? Of none it is known if there is no
+ * majority. */
+bool tt_strategy_odd(const tt_strategy *s, int rank);
+
 typedef struct tt_rank_times { /* of a step, in seconds */
     double data, forward, backward, wait, optim, step;
 } tt_rank_times;

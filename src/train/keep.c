@@ -132,6 +132,79 @@ static int list_own(keep *k, seen **out)
     return count;
 }
 
+/* ---- are the bytes what was committed? ---- */
+
+static bool same_slot(const tt_found *a, const tt_found *b)
+{
+    return a->host == b->host && a->slot == b->slot;
+}
+
+/* One of the chosen state, or one from which a rank has made what is odd. */
+static bool is_to_check(const keep *k, const tt_found *f)
+{
+    if (f->odd || !f->hash) return false;
+    if (!tt_label_compare(f->label, k->recovery.label)) return true;
+    for (int i = 0; i < k->count; i++)
+        if (k->found[i].odd && same_slot(&k->found[i], f)) return true;
+    return false;
+}
+
+/* Each rank looks at some of its host's halves; `bad` is of all of them. */
+static void check_own(const tt_trainer *t, keep *k, uint8_t *bad)
+{
+    const tt_world *w = t->world;
+    tt_vault_view view;
+
+    for (int i = 0; i < k->count; i++) {
+        const tt_found *f = &k->found[i];
+        if (f->host != w->host || f->slot % w->local_size != w->local || !is_to_check(k, f))
+            continue;
+        if (tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &view)) continue;
+        bad[i] = tt_strategy_hash(t->strategy, view.data) != f->hash;
+        if (tt_vault_unpeek(&view)) bad[i] = false; /* its owner goes on with it */
+    }
+}
+
+/* A bit may have changed since. What is found so is left out, and the choice made again. */
+static tt_err choose_sound(tt_trainer *t, keep *k)
+{
+    const tt_world *w = t->world;
+    size_t n = (size_t)k->count;
+    uint8_t *mine = calloc(n + 1, 1), *all = calloc(n * (size_t)w->size + 1, 1);
+    bool again = true;
+    tt_err err = TT_OK;
+
+    if (!mine || !all) tt_mem_out(n * (size_t)w->size);
+    while (again && !err) {
+        again = false;
+        tt_recover_choose(k->found, k->count, k->go.known ? &k->go.told : NULL, &k->recovery);
+        if (!k->recovery.any) break;
+        memset(mine, 0, n);
+        check_own(t, k, mine);
+        if ((err = tt_group_gather(tt_world_all(w), mine, n, all))) break;
+        for (size_t i = 0; i < n * (size_t)w->size; i++) {
+            tt_found *f = &k->found[i % n];
+            if (!all[i] || f->bad) continue;
+            f->bad = again = true;
+            for (int j = 0; j < k->count; j++)
+                if (k->found[j].odd && same_slot(&k->found[j], f)) k->found[j].suspect = true;
+            if (!w->rank)
+                tt_warn("the vault, slot %d of host %d: the state of step %lld has changed since "
+                        "it was committed: it is left out",
+                        f->slot, f->host, (long long)f->label.step);
+        }
+    }
+    for (int i = 0; i < k->count && !w->rank; i++)
+        if (k->found[i].odd && k->found[i].part >= 0)
+            tt_warn("the vault, slot %d of host %d: the weights of step %lld have the hash "
+                    "%016llx, others have another one: they are left out",
+                    k->found[i].slot, k->found[i].host, (long long)k->found[i].label.step,
+                    (unsigned long long)k->found[i].hash);
+    free(mine);
+    free(all);
+    return err;
+}
+
 /* The first rank of each host tells what is there; all hear of all. */
 static tt_err hear_all(tt_trainer *t, keep *k)
 {
@@ -168,7 +241,7 @@ static tt_err hear_all(tt_trainer *t, keep *k)
     /* Sorted by the choice: what belongs to each is found again by where it is. */
     k->notes = calloc((size_t)k->count + 1, sizeof *k->notes);
     if (!k->notes) tt_mem_out(sizeof *k->notes);
-    tt_recover_choose(k->found, k->count, k->go.known ? &k->go.told : NULL, &k->recovery);
+    if ((err = choose_sound(t, k))) goto out;
     for (int r = 0; r < w->size; r++)
         for (int i = 0; i < counts[r]; i++)
             for (int f = 0; f < k->count; f++)
@@ -412,7 +485,7 @@ static const note *chosen_note(const keep *k)
 
     for (int i = 0; i < k->count; i++) {
         const tt_found *f = &k->found[i];
-        if (f->odd || tt_label_compare(f->label, k->recovery.label)) continue;
+        if (f->odd || f->bad || tt_label_compare(f->label, k->recovery.label)) continue;
         if (!best || !k->notes[i].rank) best = &k->notes[i];
     }
     return best;
@@ -424,6 +497,11 @@ static void take_note(tt_trainer *t)
     const note *n = chosen_note(k);
 
     t->step = k->label.step;
+    t->hash = 0;
+    for (int i = 0; i < k->count && !t->hash; i++) {
+        const tt_found *f = &k->found[i];
+        if (!f->odd && !f->bad && !tt_label_compare(f->label, k->recovery.label)) t->hash = f->hash;
+    }
     t->early_bad = n->early_bad;
     t->early_best = n->early_best;
     t->best = t->progress.best = n->best;
@@ -511,9 +589,12 @@ void keep_commit(tt_trainer *t)
 
     if (!k || !t->stats.met) return;
     k->label = (tt_label){k->generation, k->label.attempt, t->step};
+    t->hash = tt_strategy_hashed(t->strategy);
     half = tt_vault_begin(k->vault);
     if (k->copies) copy_state(t, tt_vault_data(k->vault, half), true);
     commit_half(t, half, false);
+    if (TT_FAILPOINT("vault.flip_weight"))
+        ((uint8_t *)tt_vault_data(k->vault, half))[k->flat / 3] ^= 4;
     t->committed = t->step;
 }
 
@@ -533,6 +614,7 @@ void keep_first(tt_trainer *t)
     int half;
 
     if (!k) return;
+    t->hash = tt_strategy_hashed(t->strategy);
     half = tt_vault_begin(k->vault);
     if (k->copies) copy_state(t, tt_vault_data(k->vault, half), true);
     commit_half(t, half, true);

@@ -98,7 +98,7 @@ typedef struct tt_progress {
     int64_t epoch_number;      /* epoch_end: which one ended, from 1 ...                      */
     uint64_t epoch_samples;    /* ... how many samples it was to have; 0: they are not counted */
     uint64_t witness_sum, witness_count; /* ... and which it had (store/ledger.h)            */
-    const char *end;           /* set when there is nothing left to do: "done", "early stop"  */
+    const char *end; /* set when there is nothing left to do: "done", "early stop"  */
 } tt_progress;
 
 /* One step. TT_EDIVERGED: loss or gradient is not finite; the step was not applied. With the last
@@ -115,6 +115,9 @@ tt_err tt_train_validate(tt_trainer *t, tt_metrics *out);
 
 /* TT_EPEER unless all ranks have the same weights, bit for bit. All call it. */
 tt_err tt_train_compare(tt_trainer *t);
+/* After a step that failed with TT_EPEER: had this rank other weights than the others? They are
+ * compared with every step, by a hash. */
+bool tt_train_odd(const tt_trainer *t, int rank);
 
 /* Ends the run: waits for the saver, writes summary.json. `status`: done, stopped, diverged,
  * failed. TT_ECKPT: the last checkpoint could not be written; "done" then becomes "failed". */

@@ -166,6 +166,8 @@ static tt_err after_step(tt_trainer *t)
         judge_early_stop(t);
     }
     if (t->saves && (p->end || due(&t->save.every, t->step, t->stats.order & ORDER_SAVE))) {
+        if ((err = tt_strategy_agree(t->strategy)))
+            return err; /* no other step will tell in time */
         if (is_val(&t->save.best) && !p->validated && (err = validate(t))) return err;
         tt_vital_set(t->opts.vital, TT_PHASE_SAVE, t->step);
         if ((err = trainer_save(t))) return err;
@@ -291,6 +293,11 @@ void tt_train_ask_stop(tt_trainer *t)
 void tt_train_ask_leave(tt_trainer *t)
 {
     t->asked_leave = true;
+}
+
+bool tt_train_odd(const tt_trainer *t, int rank)
+{
+    return tt_strategy_odd(t->strategy, rank);
 }
 
 tt_err tt_train_compare(tt_trainer *t)

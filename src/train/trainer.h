@@ -130,7 +130,7 @@ struct tt_trainer {
     tt_train_told told;
     tt_ckpt *ckpt;       /* rank 0: from which it goes on; NULL: none */
     bool from_disk;
-    uint64_t hash;       /* of the state; 0: not known */
+    uint64_t hash;       /* of the weights; 0: not known */
     int64_t committed;   /* the last step that is in the vault */
     bool open_end;       /* what comes with the last step is still to be done */
     tt_witness witness;  /* of this epoch */

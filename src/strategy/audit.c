@@ -1,0 +1,174 @@
+/* audit: do all ranks have the same numbers?
+ *
+ * After each step every rank hashes its new weights, and tells the hash to all with the next step:
+ * memory or a CPU that has changed a bit is found before the step after it is applied anywhere. The
+ * hash is a sum, over all 32-bit words, of the word times an odd multiplier that follows from its
+ * place: any word that changes changes it, and it does not matter who adds what in which order.
+ * Stores of a CPU that is wrong for all alike, and what is wrong in the same way on most ranks, it
+ * does not find. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "strategy/inner.h"
+#include "strategy/isa.h"
+
+typedef uint32_t __attribute__((may_alias)) word;
+
+enum { LANES = 16 }; /* what the compiler makes vectors of */
+
+/* Mixed in 32 bits, which vectors multiply well; the product and the sum are of 64. */
+INLINE uint64_t times(uint32_t x, uint32_t at)
+{
+    uint32_t m = at * 0x9e3779b1u;
+
+    m ^= m >> 15;
+    m *= 0x85ebca6bu;
+    m ^= m >> 13;
+    return (uint64_t)x * (m | 1);
+}
+
+INLINE uint64_t add_words_body(const word *x, uint32_t from, int64_t n)
+{
+    uint64_t lane[LANES] = {0}, sum = 0;
+    int64_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        for (int k = 0; k < LANES; k++)
+            lane[k] += times(x[i + k], from + (uint32_t)i + (uint32_t)k);
+    for (; i < n; i++) sum += times(x[i], from + (uint32_t)i);
+    for (int k = 0; k < LANES; k++) sum += lane[k];
+    return sum;
+}
+
+#define LOOPS(X, isa, target)                                                                      \
+    X(isa, target, uint64_t, add_words, (const word *x, uint32_t from, int64_t n), (x, from, n))
+ISA_SETS
+
+static uint64_t hash_end(uint64_t sum)
+{
+    uint64_t hash = tt_mix(sum);
+    return hash ? hash : 1; /* 0: not known */
+}
+
+/* ---- The hash of the weights ---- */
+
+void hash_share(tt_strategy *s, int me)
+{
+    int threads = tt_crew_size(s->crew);
+    int64_t a = s->size * me / threads, b = s->size * (me + 1) / threads;
+
+    s->hash_part[me] = best_loops()->add_words((const word *)s->hashed + a, (uint32_t)a, b - a);
+}
+
+uint64_t hash_join(tt_strategy *s)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < tt_crew_size(s->crew); i++) sum += s->hash_part[i];
+    return hash_end(sum);
+}
+
+static void hash_member(void *arg, int me)
+{
+    hash_share(arg, me);
+}
+
+uint64_t tt_strategy_hash(tt_strategy *s, const float *w)
+{
+    s->hashed = w;
+    tt_team_run(tt_crew_team(s->crew), hash_member, s);
+    return hash_join(s);
+}
+
+void hash_settle(tt_strategy *s)
+{
+    s->row.hash = tt_strategy_hash(s, w_at(s, s->local, s->half));
+}
+
+uint64_t tt_strategy_hashed(const tt_strategy *s)
+{
+    return s->row.hash;
+}
+
+void hash_flip(tt_strategy *s, float *w)
+{
+    if (s->size) ((word *)w)[s->size / 2] ^= 1u << 12;
+}
+
+/* ---- Whose is another one? ---- */
+
+static int count_of(const uint64_t *hash, int n, uint64_t one)
+{
+    int count = 0;
+
+    for (int r = 0; r < n; r++) count += hash[r] == one;
+    return count;
+}
+
+/* The most frequent; 0: another one is as frequent, and nobody can be named. */
+static uint64_t right_one(const uint64_t *hash, int n)
+{
+    uint64_t right = hash[0];
+
+    for (int r = 1; r < n; r++)
+        if (count_of(hash, n, hash[r]) > count_of(hash, n, right)) right = hash[r];
+    for (int r = 0; r < n; r++)
+        if (hash[r] != right && count_of(hash, n, hash[r]) == count_of(hash, n, right)) return 0;
+    return right;
+}
+
+tt_err hash_compare(tt_strategy *s, const uint64_t *hash)
+{
+    const tt_world *w = s->world;
+    uint64_t right = hash[0], other = 0;
+    int first = -1;
+    tt_str odd = {0};
+    tt_err err;
+
+    if (count_of(hash, w->size, right) == w->size) return TT_OK;
+    right = right_one(hash, w->size);
+    for (int r = 0; r < w->size; r++) {
+        if (!right && hash[r] != hash[0] && !other) other = hash[r];
+        s->odd[r] = right && hash[r] != right;
+        if (!s->odd[r]) continue;
+        if (first < 0) first = r;
+        tt_str_add(&odd, "%s%d (%s)", odd.size ? ", " : "", r, w->peer[r].name);
+    }
+    if (right)
+        err = tt_fail(TT_EPEER,
+                      "after step %lld the weights of rank %s are not those of the others: their "
+                      "hash is %016llx, elsewhere %016llx",
+                      (long long)s->step, odd.data, (unsigned long long)hash[first],
+                      (unsigned long long)right);
+    else
+        err = tt_fail(TT_EPEER,
+                      "after step %lld not all ranks have the same weights, and nobody can say "
+                      "whose are right: hashes %016llx and %016llx, of as many ranks each",
+                      (long long)s->step, (unsigned long long)hash[0], (unsigned long long)other);
+    tt_str_free(&odd);
+    return err;
+}
+
+tt_err tt_strategy_agree(tt_strategy *s)
+{
+    const tt_world *w = s->world;
+    uint64_t *all;
+    tt_err err;
+
+    if (w->size == 1) return TT_OK;
+    all = take((size_t)w->size, sizeof *all);
+    if (!(err = tt_group_gather(tt_world_all(w), &s->row.hash, sizeof *all, all))) {
+        int64_t before = s->step;
+        s->step++; /* it is the state after the step, not before it */
+        err = hash_compare(s, all);
+        s->step = before;
+    }
+    free(all);
+    return err;
+}
+
+bool tt_strategy_odd(const tt_strategy *s, int rank)
+{
+    return s->odd && s->odd[rank];
+}
