@@ -91,9 +91,13 @@ uint64_t tt_strategy_hashed(const tt_strategy *s)
     return s->row.hash;
 }
 
+/* Not of what others may just be taking from us: they would all have it, and agree. */
 void hash_flip(tt_strategy *s, float *w)
 {
-    if (s->size) ((word *)w)[s->size / 2] ^= 1u << 12;
+    int piece = s->piece_count - 1;
+
+    while (piece > 0 && sharded(s) && owns(s, piece)) piece--;
+    ((word *)w)[tt_optim_piece(s->optim, piece).at] ^= 1u << 12;
 }
 
 /* ---- Whose is another one? ---- */
