@@ -132,3 +132,250 @@ TT_TEST(numbers, of_two_ranks_none_is_named_and_both_go_back)
     EXPECT(x.found.label.attempt > 0 && x.found.lost);
     EXPECT_STR(one.sha, x.sha);
 }
+
+/* ---- numbers that are none ---- */
+
+enum { ROWS = 168, SIZE = 2 * 6 * 6, BAD_ROW = 77 };
+
+static struct rows {
+    float x[ROWS * SIZE];
+    int32_t label[ROWS];
+} rows;
+
+/* A layer that cannot bear one of them, as long as it is sick. */
+static _Atomic bool sick;
+
+static tt_err sick_shape(void *args, tt_shape in, tt_shape *out, tt_custom_param *p, int *count)
+{
+    *(int64_t *)args = tt_shape_count(in);
+    *out = in;
+    *count = 0;
+    (void)p;
+    return TT_OK;
+}
+
+static void sick_forward(const void *args, int n, const float *x, const float *const *w, float *y,
+                         bool train)
+{
+    int64_t size = *(const int64_t *)args;
+
+    memcpy(y, x, (size_t)(n * size) * sizeof *y);
+    for (int i = 0; i < n; i++)
+        if (sick && x[i * size] > 9) y[i * size] = INFINITY;
+    (void)w;
+    (void)train;
+}
+
+static void sick_backward(const void *args, int n, const float *x, const float *y, const float *dy,
+                          const float *const *w, float *dx, float *const *dw)
+{
+    int64_t size = *(const int64_t *)args;
+
+    if (dx) memcpy(dx, dy, (size_t)(n * size) * sizeof *dx);
+    (void)x;
+    (void)y;
+    (void)w;
+    (void)dw;
+}
+
+static void make_rows(void)
+{
+    static const tt_custom kind = {.kind = "sick",
+                                   .args_size = sizeof(int64_t),
+                                   .shape = sick_shape,
+                                   .forward = sick_forward,
+                                   .backward = sick_backward};
+    static bool added;
+
+    if (!added) EXPECT_OK(tt_custom_add(&kind));
+    added = sick = true;
+    for (int i = 0; i < ROWS; i++) {
+        rows.label[i] = i % 4;
+        for (int k = 0; k < SIZE; k++)
+            rows.x[i * SIZE + k] = (float)((i * 31 + k * 17) % 13) / 13 + (k % 4 == i % 4);
+    }
+    rows.x[BAD_ROW * SIZE] = 10;
+}
+
+typedef struct nan_trial {
+    const char *changes, *folder; /* NULL: no files */
+    bool keep, resume;
+    uint32_t generation;
+    int mend_after; /* so many rollbacks; 0: never */
+    int64_t until;
+    tt_err err;
+    char message[1024], sha[65], numbers[1024];
+    int skips, backs;
+    int64_t steps, back_to;
+    uint64_t samples, sum;
+} nan_trial;
+
+static tt_err nan_rank(tt_world *w, void *arg)
+{
+    nan_trial *x = arg;
+    tt_data_rows d = {.x = rows.x, .label = rows.label, .n = ROWS};
+    tt_train_opts o = {.run = x->folder,
+                       .no_files = !x->folder,
+                       .keep = x->keep,
+                       .again = x->keep,
+                       .stand_by = x->keep,
+                       .resume = x->resume,
+                       .train_rows = &d,
+                       .world = w,
+                       .threads = 1};
+    tt_trainer *t = NULL;
+    tt_progress p = {0};
+    tt_err err = TT_OK;
+    int count, backs = 0;
+
+    TRY(tt_tree_parse("job", job_text, strlen(job_text), &o.job));
+    TRY(change(o.job, "model.layers.0=sick; data=null; train.validate=never; checkpoint.best=none; train.on_nan=skip"));
+    TRY(change(o.job, x->changes));
+    TRY(tt_train_open(&o, &t));
+    if (x->keep) {
+        tt_train_found found;
+        TRY(tt_train_find(t, &(tt_train_told){.generation = x->generation}, &found));
+        TRY(tt_train_begin(t));
+    }
+    while (!p.end && !(x->until && p.step >= x->until) && !(err = tt_train_step(t, &p))) {
+        backs += p.attempt > 0;
+        if (backs && backs == x->mend_after) sick = false;
+        if (w->rank) continue;
+        if (p.numbers) snprintf(x->numbers, sizeof x->numbers, "%s", p.numbers);
+        x->skips += p.numbers && !p.attempt;
+        x->backs += p.attempt > 0;
+        if (p.attempt) x->back_to = p.step;
+        if (p.epoch_samples) x->samples = p.witness_count, x->sum = p.witness_sum;
+    }
+    const tt_param *params = tt_model_params(tt_train_model(t), &count);
+    if (!w->rank) {
+        x->err = err;
+        x->steps = p.step;
+        snprintf(x->message, sizeof x->message, "%s", err ? tt_message() : "");
+        tt_params_sha(params, count, tt_train_params(t), x->sha);
+    }
+    if (!err && !x->until) err = tt_train_compare(t);
+    if (!err && x->folder && !x->until) err = tt_train_finish(t, "done");
+    tt_train_close(t);
+    tt_tree_close(o.job);
+    return err == TT_EDIVERGED ? TT_OK : err;
+}
+
+static nan_trial nan_run(int ranks, const int *hosts, nan_trial x)
+{
+    if (!x.resume) make_rows();
+    EXPECT_OK(tt_sim_run(ranks, hosts, 30, nan_rank, &x));
+    return x;
+}
+
+TT_TEST(numbers, what_is_not_finite_is_named_by_layer_rank_and_row)
+{
+    static const char stop[] = "train.on_nan=stop; parallel.exact=true; parallel.grains=8";
+
+    for (int ranks = 1; ranks <= 3; ranks++) {
+        nan_trial x = nan_run(ranks, NULL, (nan_trial){.changes = stop});
+        EXPECT_INT(TT_EDIVERGED, x.err);
+        EXPECT(strstr(x.message, "the loss is not a finite number") != NULL);
+        EXPECT(strstr(x.message, "in layer 'sick1' of the way forward, on rank ") != NULL);
+        EXPECT(strstr(x.message, "with row 77 of the training data") != NULL);
+    }
+    nan_trial x = nan_run(2, apart, (nan_trial){.changes = "train.on_nan=stop"});
+    EXPECT(strstr(x.message, "with row 77 of the training data") != NULL);
+}
+
+TT_TEST(numbers, a_skipped_step_changes_nothing_and_its_samples_count)
+{
+    static const char skip[] = "parallel.exact=true; parallel.grains=8";
+    static const char *const modes[] = {"allreduce", "shard", "chief"};
+    nan_trial one = nan_run(1, NULL, (nan_trial){.changes = skip});
+
+    EXPECT_INT(0, one.err);
+    EXPECT_INT(3, one.skips); /* once an epoch */
+    EXPECT_INT(27, one.steps);
+    EXPECT_INT(ROWS, one.samples);
+    for (int i = 0; i < TT_COUNT(modes); i++)
+        for (int ranks = 2; ranks <= 3; ranks++) {
+            char changes[256];
+            snprintf(changes, sizeof changes, "%s; parallel.aggregate=%s", skip, modes[i]);
+            nan_trial x = nan_run(ranks, i ? NULL : two_hosts, (nan_trial){.changes = changes});
+            EXPECT_INT(3, x.skips);
+            EXPECT_STR(one.sha, x.sha);
+        }
+}
+
+TT_TEST(numbers, a_skipped_step_is_in_the_vault)
+{
+    static const char skip[] = "parallel.exact=true; parallel.grains=8; checkpoint.every=never";
+    nan_trial one = nan_run(1, NULL, (nan_trial){.changes = skip}), x = {0};
+
+    for (int step = 1; step <= 10; step++) { /* a world for each of the first steps */
+        x = nan_run(2, NULL,
+                    (nan_trial){.changes = skip,
+                                .folder = "skip",
+                                .keep = true,
+                                .generation = (uint32_t)step,
+                                .until = step});
+        EXPECT_INT(0, x.err);
+    }
+    x = nan_run(3, NULL,
+                (nan_trial){.changes = skip, .folder = "skip", .keep = true, .generation = 11});
+    EXPECT_INT(27, x.steps);
+    EXPECT_STR(one.sha, x.sha);
+}
+
+TT_TEST(numbers, going_back_takes_another_order_and_every_sample_once)
+{
+    static const char back[] = "parallel.exact=true; parallel.grains=8; train.on_nan=rollback";
+    nan_trial a = nan_run(1, NULL, (nan_trial){.changes = back, .folder = "a", .mend_after = 2}),
+              b = nan_run(3, two_hosts,
+                          (nan_trial){.changes = back, .folder = "b", .mend_after = 2});
+
+    EXPECT_INT(0, a.err);
+    EXPECT_INT(2, a.backs);
+    EXPECT_INT(27, a.steps);
+    EXPECT_INT(ROWS, a.samples);
+    EXPECT(strstr(a.numbers, "goes back to step") != NULL);
+    EXPECT_STR(a.sha, b.sha); /* as exact as all else */
+}
+
+TT_TEST(numbers, going_back_in_vain_ends)
+{
+    nan_trial x =
+        nan_run(2, NULL, (nan_trial){.changes = "train.on_nan=rollback; checkpoint.every=never"});
+
+    EXPECT_INT(TT_EDIVERGED, x.err);
+    EXPECT_INT(3, x.backs);
+    EXPECT_INT(0, x.back_to);
+    EXPECT(strstr(x.message, "3 times already") != NULL);
+}
+
+TT_TEST(numbers, the_other_order_outlives_the_world)
+{
+    static const char back[] = "parallel.exact=true; parallel.grains=8; train.on_nan=rollback; "
+                               "train.epochs=6";
+    nan_trial whole =
+        nan_run(2, NULL, (nan_trial){.changes = back, .folder = "whole", .mend_after = 1});
+    EXPECT_INT(1, whole.backs);
+
+    /* By a checkpoint that was made since ... */
+    nan_trial x = nan_run(
+        2, NULL, (nan_trial){.changes = back, .folder = "disk", .mend_after = 1, .until = 30});
+    EXPECT_INT(1, x.backs);
+    x = nan_run(3, NULL, (nan_trial){.changes = back, .folder = "disk", .resume = true});
+    EXPECT_INT(0, x.backs);
+    EXPECT_STR(whole.sha, x.sha);
+    /* ... and by the vault. */
+    x = nan_run(2, NULL,
+                (nan_trial){.changes = back,
+                            .folder = "vault",
+                            .mend_after = 1,
+                            .keep = true,
+                            .generation = 1,
+                            .until = 13});
+    EXPECT_INT(1, x.backs);
+    x = nan_run(
+        3, NULL,
+        (nan_trial){
+            .changes = back, .folder = "vault", .keep = true, .generation = 2, .resume = true});
+    EXPECT_STR(whole.sha, x.sha);
+}

@@ -155,6 +155,14 @@ static void tell_note(listener *l, const char *text)
         cli_display_note(l->display, text);
 }
 
+static void tell_numbers(listener *l, const tt_progress *p)
+{
+    if (p->attempt && l->pulse && !l->silent)
+        tt_pulse_tell(l->pulse, json_pack("{s:s, s:I, s:I}", "event", "rollback", "attempt",
+                                          (json_int_t)p->attempt, "step", (json_int_t)p->step));
+    tell_note(l, p->numbers);
+}
+
 static void tell_end(listener *l, json_t *end)
 {
     if (l->display) cli_display_leave(l->display);
@@ -183,6 +191,7 @@ static tt_err run_steps(tt_trainer *t, listener *l, const char **end, bool *left
         if (asked || wish == TT_WISH_SAVE) tt_train_ask_stop(t);
         if (wish == TT_WISH_YIELD) tt_train_ask_leave(t);
         if ((err = tt_train_step(t, &p))) return err;
+        if (p.numbers) tell_numbers(l, &p);
         tell_step(l, t, &p);
         *end = p.end;
         *left = !p.end && p.left;

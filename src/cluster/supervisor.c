@@ -403,6 +403,19 @@ static void hear_found(tt_supervisor *s, world *w, const json_t *o)
     tt_hub_say(s->o.hub, w->member[0].from, json_pack("{s:s}", "say", "heard"));
 }
 
+/* A world has gone back. What its ranks told before is no more. */
+static void hear_rollback(tt_supervisor *s, world *w, const json_t *o)
+{
+    tt_record r = {.kind = TT_REC_ROLLBACK,
+                   .generation = (uint32_t)w->generation,
+                   .attempt = (uint32_t)json_integer_value(json_object_get(o, "attempt")),
+                   .step = json_integer_value(json_object_get(o, "step"))};
+
+    if (!w->generation || !w->found || w->killed) return;
+    for (int i = 0; i < w->members && w->member; i++) w->member[i].step = r.step;
+    record(s, &r, true);
+}
+
 static void hear_epoch(tt_supervisor *s, const world *w, const json_t *o)
 {
     tt_record r = {.kind = TT_REC_EPOCH,
@@ -589,6 +602,10 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
     if (!w || !event || rank < 0 || rank >= w->members) return;
     if (!strcmp(event, "found")) {
         hear_found(s, w, o);
+        return;
+    }
+    if (!strcmp(event, "rollback")) {
+        hear_rollback(s, w, o);
         return;
     }
     if (!strcmp(event, "epoch")) {

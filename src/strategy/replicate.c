@@ -246,6 +246,7 @@ static void run_unit(tt_strategy *s, int me, int u, float *grad, bool last, int 
         tt_batch in =
             tt_batch_cut(s->mine, (int)(first - skip + a), (int)(b - a), s->features, s->labels);
         double begun = tt_clock_s();
+        if (TT_FAILPOINT("step.nan") && in.n) *(float *)(uintptr_t)in.x = NAN;
         run_part(s, me, &in, grad, i > 0, last && i == parts - 1, reduced);
         const tt_result *r = tt_run_result(tt_crew_run(s->crew, me));
         tt_result_add(to, r);

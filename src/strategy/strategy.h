@@ -169,6 +169,21 @@ typedef struct tt_step_in {
     bool hear; /* average: they hear of each other after this step at latest */
 } tt_step_in;
 tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out);
+/* After a step that was not applied: is it by one of this rank's units, and by what in it? They are
+ * run again, so it takes as long as they do on one thread. */
+typedef struct tt_blame {
+    int unit; /* -1: none of this rank */
+    char layer[96];
+    bool backward; /* forward all numbers of the unit are finite */
+    int samples;   /* that have it ... */
+    int places;
+    uint64_t place[TT_FAULT_SAMPLES][2]; /* ... and the first of them */
+} tt_blame;
+bool tt_strategy_probe(tt_strategy *s, tt_blame *out);
+/* All ranks, after such a step: the state it began with becomes that of the step after, as if it had
+ * been one that changes nothing. Not for average, nor with compression, which would owe what is no
+ * number. */
+void tt_strategy_skip(tt_strategy *s);
 /* average: all meet now, if they have not since the last step; else there is nothing to do. Before
  * the state is looked at between steps. */
 tt_err tt_strategy_meet(tt_strategy *s);

@@ -2,6 +2,7 @@
  * state. Start, resume, recovery, growing and shrinking are all this: find the freshest state there
  * is, take it up, go on at the next step. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -161,10 +162,13 @@ static tt_err spread_start(tt_trainer *t)
         double early_best, best, final_loss, epoch_loss, epoch_weight;
         tt_witness witness;
         bool early_end;
-    } at = {t->step,       t->early_bad,    t->early_best, t->best,     t->final_loss,
-            t->epoch_loss, t->epoch_weight, t->witness,    t->early_end};
+        int turns;
+        tt_turn turn[TT_TURNS];
+    } at = {t->step,       t->early_bad,    t->early_best, t->best,      t->final_loss,
+            t->epoch_loss, t->epoch_weight, t->witness,    t->early_end, t->order.turns};
     tt_err err;
 
+    memcpy(at.turn, t->order.turn, sizeof at.turn);
     if ((err = tt_group_bcast(tt_world_all(t->world), 0, &at, sizeof at))) return err;
     t->step = at.step;
     t->early_bad = at.early_bad;
@@ -175,6 +179,8 @@ static tt_err spread_start(tt_trainer *t)
     t->epoch_weight = at.epoch_weight;
     t->witness = at.witness;
     t->early_end = at.early_end;
+    t->order.turns = at.turns;
+    memcpy(t->order.turn, at.turn, sizeof at.turn);
     return tt_strategy_spread(t->strategy);
 }
 
@@ -283,5 +289,75 @@ tt_err tt_train_begin(tt_trainer *t)
     if ((err = all_agree(t, t->dir ? tt_run_dir_begin(t->dir) : TT_OK))) return err;
     t->world->timeout_s = 1.5 * t->plan.timeout_s; /* of messages: see tt_strategy_open */
     tt_vital_set(o->vital, TT_PHASE_STEP, t->step);
+    return TT_OK;
+}
+
+/* ---- Going back ---- */
+
+enum { BACK_MOST = 3 };
+
+/* What a training begins with, before anything is known of it. */
+static void forget_progress(tt_trainer *t)
+{
+    t->step = t->early_bad = 0;
+    t->early_best = t->best = t->progress.best = t->final_loss = NAN;
+    t->epoch_loss = t->epoch_weight = 0;
+    t->witness = (tt_witness){0};
+    t->early_end = t->open_end = false;
+    t->order.turns = 0;
+}
+
+/* Rank 0: the newest good checkpoint, or what it was started with. */
+static tt_err find_again(tt_trainer *t)
+{
+    const tt_train_opts *o = &t->opts;
+    tt_err err;
+
+    if (!t->dir) return o->init ? load_init(t, o->init, o->partial) : TT_OK;
+    if ((err = trainer_find_ckpt(t, &t->ckpt)) || t->ckpt) return err;
+    free(t->init);
+    t->init = NULL;
+    return begin_anew(t, o);
+}
+
+/* Turns that were taken since the checkpoint was made are not in it. */
+static tt_err turn_order(tt_trainer *t, const tt_order *before)
+{
+    int again = 0;
+
+    for (int i = 0; i < before->turns; i++) again += before->turn[i].step == t->step;
+    if (again >= BACK_MOST)
+        return tt_fail(TT_EDIVERGED,
+                       "it went back to step %lld %d times already, in another order each time",
+                       (long long)t->step, again);
+    memcpy(t->order.turn, before->turn, sizeof before->turn);
+    t->order.turns = before->turns;
+    return tt_order_turn(&t->order, t->step)
+               ? TT_OK
+               : tt_fail(TT_EDIVERGED, "it went back %d times of late", TT_TURNS);
+}
+
+tt_err trainer_go_back(tt_trainer *t)
+{
+    tt_order before = t->order;
+    tt_err err = TT_OK;
+
+    if ((err = trainer_await_saver(t))) return err;
+    if (!t->world->rank) err = find_again(t);
+    if ((err = all_agree(t, err))) return err;
+    forget_progress(t);
+    tt_strategy_skip(t->strategy); /* what is committed is not written to */
+    t->state = tt_strategy_state(t->strategy);
+    tt_strategy_init(t->strategy);
+    if (!t->world->rank) err = load_state(t);
+    if ((err = all_agree(t, err)) || (err = spread_start(t)) || (err = turn_order(t, &before)))
+        return err;
+    tt_feed_close(t->feed);
+    t->feed = NULL;
+    if ((err = all_agree(t, open_feed(t))) || (err = all_agree(t, report_go_back(t)))) return err;
+    keep_new_line(t);
+    keep_first(t);
+    t->committed = t->step;
+    t->collected = -1;
     return TT_OK;
 }

@@ -25,6 +25,8 @@ typedef struct note {
     int64_t early_bad;
     double early_best, best, final_loss, epoch_loss, epoch_weight, loss, grad_norm;
     tt_witness witness;
+    tt_turn turn[TT_TURNS];
+    int32_t turns;
     int32_t rank, part, parts;
     uint8_t early_end, closed;
 } note;
@@ -384,10 +386,12 @@ static tt_vault_half describe(const tt_trainer *t, bool closed)
               .rank = t->world->rank,
               .part = k->part,
               .parts = k->parts,
+              .turns = t->order.turns,
               .early_end = t->early_end,
               .closed = closed};
     tt_vault_half h = {.label = k->label, .hash = t->hash, .note_size = sizeof n};
 
+    memcpy(n.turn, t->order.turn, sizeof n.turn);
     memcpy(h.note, &n, sizeof n);
     return h;
 }
@@ -510,6 +514,8 @@ static void take_note(tt_trainer *t)
     t->epoch_weight = n->epoch_weight;
     t->early_end = n->early_end;
     t->witness = n->witness;
+    t->order.turns = n->turns;
+    memcpy(t->order.turn, n->turn, sizeof n->turn);
     t->progress.loss = n->loss;
     t->progress.grad_norm = n->grad_norm;
     t->open_end = t->step > 0 && (n->rank || !n->closed);
@@ -627,6 +633,14 @@ void keep_set_line(tt_trainer *t, int64_t step, uint32_t attempt)
 
     k->recovery.any = false;
     k->label = (tt_label){k->generation, tt_attempt_next(attempt, k->generation), step};
+}
+
+void keep_new_line(tt_trainer *t)
+{
+    keep *k = t->keep;
+
+    if (!k) return;
+    k->label = (tt_label){k->generation, tt_attempt_next(k->label.attempt, k->generation), t->step};
 }
 
 void keep_use_line(tt_trainer *t, tt_label label)

@@ -181,6 +181,25 @@ void report_generation(tt_trainer *t)
     flush(t);
 }
 
+void report_numbers(tt_trainer *t, const char *what)
+{
+    tt_info("%s", t->news);
+    if (!t->journal) return;
+    journal(t, tt_journal_event(t->journal, t->step, what, t->news));
+    flush(t);
+}
+
+tt_err report_go_back(tt_trainer *t)
+{
+    char path[4200];
+
+    if (!t->journal) return TT_OK;
+    tt_journal_close(t->journal);
+    t->journal = NULL;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", t->dir->path);
+    return tt_journal_open(path, t->step, &t->journal);
+}
+
 void report_validation(tt_trainer *t)
 {
     const tt_metrics *v = &t->progress.val;

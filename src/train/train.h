@@ -98,11 +98,14 @@ typedef struct tt_progress {
     int64_t epoch_number;      /* epoch_end: which one ended, from 1 ...                      */
     uint64_t epoch_samples;    /* ... how many samples it was to have; 0: they are not counted */
     uint64_t witness_sum, witness_count; /* ... and which it had (store/ledger.h)            */
-    const char *end; /* set when there is nothing left to do: "done", "early stop"  */
+    const char *numbers; /* NULL, or what was wrong with the numbers and what was done: the step was
+                          * skipped, or ... */
+    uint32_t attempt;    /* ... not 0: it has gone back to `step`, as this attempt */
+    const char *end;     /* set when there is nothing left to do: "done", "early stop"  */
 } tt_progress;
 
-/* One step. TT_EDIVERGED: loss or gradient is not finite; the step was not applied. With the last
- * one it waits until its checkpoint is on disk. */
+/* One step. TT_EDIVERGED: loss or gradient is not finite; the step was not applied, and
+ * train.on_nan says stop. With the last one it waits until its checkpoint is on disk. */
 tt_err tt_train_step(tt_trainer *t, tt_progress *out);
 /* Asks all ranks to stop after the same step; only rank 0's word counts. The caller saves. */
 void tt_train_ask_stop(tt_trainer *t);

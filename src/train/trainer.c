@@ -71,9 +71,9 @@ static void fill_progress(tt_trainer *t)
     p->epoch_steps = t->epoch_steps;
     p->epoch = (double)t->step / (double)t->epoch_steps;
     p->epochs = (double)t->steps / (double)t->epoch_steps;
-    p->loss = s->weight > 0 ? s->loss / s->weight : 0;
+    if (!t->skipped) p->loss = s->weight > 0 ? s->loss / s->weight : 0;
     p->lr = tt_optim_lr(t->optim, t->step - 1);
-    p->grad_norm = tt_optim_grad_norm(t->optim);
+    if (!t->skipped) p->grad_norm = tt_optim_grad_norm(t->optim);
     p->step_s = t->ended - t->begun;
     p->data_s = t->got_data - t->begun;
     p->forward_s = t->stats.forward_s;
@@ -86,8 +86,10 @@ static void fill_progress(tt_trainer *t)
         const tt_rank_times *x = &tt_strategy_times(t->strategy)[r];
         p->scaling += x->step > 0 ? 1 - x->wait / x->step : 0;
     }
-    t->epoch_loss += t->stats.all.loss;
-    t->epoch_weight += t->stats.all.weight;
+    if (!t->skipped) {
+        t->epoch_loss += t->stats.all.loss;
+        t->epoch_weight += t->stats.all.weight;
+    }
     t->witness.sum += t->stats.all.witness;
     t->witness.count += (uint64_t)t->stats.all.samples;
     p->loss_mean = t->epoch_weight > 0 ? t->epoch_loss / t->epoch_weight : p->loss;
@@ -239,6 +241,24 @@ static void write_trace(tt_trainer *t)
     t->trace_to = 0;
 }
 
+/* The step has come to be an earlier one. */
+static tt_err gone_back(tt_trainer *t, tt_progress *out)
+{
+    tt_progress *p = &t->progress;
+
+    p->step = t->step;
+    p->epoch = (double)t->step / (double)t->epoch_steps;
+    p->attempt = t->keep ? keep_label(t).attempt : t->order.turn[t->order.turns - 1].key;
+    p->validated = p->epoch_end = false;
+    p->epoch_samples = 0;
+    p->saved = 0;
+    p->stopped = t->stats.order & ORDER_STOP;
+    p->left = !p->stopped && t->stats.order & ORDER_LEAVE;
+    tt_vital_set(t->opts.vital, TT_PHASE_STEP, t->step);
+    *out = *p;
+    return TT_OK;
+}
+
 tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 {
     const tt_batch *batch;
@@ -262,19 +282,18 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) return err;
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
-    if (!isfinite(t->stats.sum.loss))
-        return tt_fail(TT_EDIVERGED,
-                       "step %lld: the loss is not a finite number (%g); try a smaller learning "
-                       "rate or train.clip",
-                       (long long)t->step + 1, t->stats.sum.loss);
-    if (!t->stats.applied)
-        return tt_fail(
-            TT_EDIVERGED,
-            "step %lld: the gradient is not finite, or too large (its norm is %.3g); try a smaller "
-            "learning rate or train.clip",
-            (long long)t->step + 1, tt_optim_grad_norm(t->optim));
+    t->skipped = false;
+    t->progress.numbers = NULL;
+    t->progress.attempt = 0;
+    if (!isfinite(t->stats.sum.loss) || !t->stats.applied) {
+        bool back;
+        if ((err = numbers_failed(t, &back))) return err;
+        t->progress.numbers = t->news;
+        if (back) return gone_back(t, out);
+    }
     t->step++;
     fill_progress(t);
+    if (t->skipped) report_numbers(t, "skipped");
     keep_commit(t);
     tt_vital_set(t->opts.vital, TT_PHASE_STEP, t->step);
     err = after_step(t);
@@ -445,7 +464,7 @@ static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels *
     tt_err err;
 
     if ((err = tt_job_read(o->job, &t->job)) || (err = read_train(t->job.train, &t->conf)) ||
-        (err = read_plan(&t->job, &t->plan)) ||
+        (err = read_plan(&t->job, &t->plan)) || (err = check_nan(&t->job, &t->conf, &t->plan)) ||
         (err = read_checkpoint(t->job.checkpoint, &t->save)))
         return err;
     t->plan.accumulate = t->conf.accumulate;

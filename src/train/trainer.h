@@ -26,7 +26,11 @@ typedef struct goal {
     int sign; /* +1 larger is better, -1 smaller, 0 none */
 } goal;
 
+/* train.on_nan */
+enum { ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_ROLLBACK };
+
 typedef struct train_conf {
+    int on_nan;
     int64_t epochs, steps, steps_per_epoch, batch, seed, accumulate, threads, log_every;
     const char *kernels, *validate_text;
     tt_node *optimizer, *schedule, *clip, *groups, *early_stop;
@@ -46,6 +50,7 @@ typedef struct save_conf {
 tt_err read_train(tt_node *train, train_conf *out);
 tt_err read_checkpoint(tt_node *checkpoint, save_conf *out);
 tt_err read_plan(const tt_job *job, tt_plan *out); /* refuses what the model asks for in vain */
+tt_err check_nan(const tt_job *job, const train_conf *c, const tt_plan *p); /* is it possible? */
 tt_err find_kernels(tt_node *train, const train_conf *c, const tt_kernels **out);
 /* Refuses goals that this model or this data can never tell. `save` may be NULL. */
 tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save, const tt_model *m,
@@ -128,13 +133,15 @@ struct tt_trainer {
     tt_step_stats stats; /* of the last step */
     struct keep *keep;   /* the vault; NULL: none */
     tt_train_told told;
-    tt_ckpt *ckpt;       /* rank 0: from which it goes on; NULL: none */
+    tt_ckpt *ckpt; /* rank 0: from which it goes on; NULL: none */
     bool from_disk;
-    uint64_t hash;       /* of the weights; 0: not known */
-    int64_t committed;   /* the last step that is in the vault */
-    bool open_end;       /* what comes with the last step is still to be done */
-    tt_witness witness;  /* of this epoch */
+    uint64_t hash;      /* of the weights; 0: not known */
+    int64_t committed;  /* the last step that is in the vault */
+    bool open_end;      /* what comes with the last step is still to be done */
+    tt_witness witness; /* of this epoch */
     double begun, got_data, ended;
+    bool skipped;   /* the last step changed nothing, because its numbers were none */
+    char news[768]; /* what was wrong with the numbers, and what was done */
 
     /* the run so far */
     int64_t step, first_step, steps, epoch_steps;
@@ -160,7 +167,7 @@ struct tt_trainer {
     bool logging, journal_failed, events_failed;
     char *init; /* the weights it was started from; NULL: none */
     bool init_partial;
-    float *init_w; /* until they are in the state */
+    float *init_w;     /* until they are in the state */
     uint64_t token;    /* of this world, in its run folder                  */
     bool together;     /* all ranks see the folder                          */
     char folder[4200]; /* of checkpoints, as rank 0 names it                */
@@ -194,8 +201,17 @@ tt_err trainer_saver_open(tt_trainer *t);
 tt_err trainer_save(tt_trainer *t);        /* all ranks call these two */
 tt_err trainer_await_saver(tt_trainer *t); /* until no rank's writer is at work */
 void trainer_poll_saver(tt_trainer *t);    /* tells the progress what became of saves */
-tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out);     /* the newest that is good; NULL: none */
+tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out);  /* the newest that is good; NULL: none */
 tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c); /* takes the state from it */
+
+/* numbers.c: the step was not applied, because a number was not finite. All ranks call it (average:
+ * who it happened to). TT_OK: the step is skipped, or (*back) the state is that of an earlier one.
+ */
+tt_err numbers_failed(tt_trainer *t, bool *back);
+
+/* begin.c: the newest checkpoint, or the start, as a new attempt and in another order. All ranks.
+ */
+tt_err trainer_go_back(tt_trainer *t);
 
 /* keep.c: the vault. All ranks call the first three. */
 tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go);
@@ -203,10 +219,11 @@ tt_err keep_take(tt_trainer *t, bool *recovered);
 void keep_first(tt_trainer *t); /* this state, which was not found there, is the first */
 void keep_set_line(tt_trainer *t, int64_t step, uint32_t attempt); /* from disk, or the start */
 void keep_use_line(tt_trainer *t, tt_label label);                 /* ... as rank 0 says       */
+void keep_new_line(tt_trainer *t);                                 /* this world goes back     */
 const tt_recovery *keep_recovery(const tt_trainer *t, tt_label *label);
 void keep_marks(tt_trainer *t, _Atomic uint64_t **whole, _Atomic uint64_t **begun);
-void keep_commit(tt_trainer *t);     /* after a step ...                       */
-void keep_close_step(tt_trainer *t); /* ... and after all that came with it    */
+void keep_commit(tt_trainer *t);          /* after a step ...                       */
+void keep_close_step(tt_trainer *t);      /* ... and after all that came with it    */
 tt_label keep_label(const tt_trainer *t); /* of the last commit; zeroed without a vault */
 /* All ranks, if `remove`: it is not needed any more. */
 void keep_close(tt_trainer *t, bool remove);
@@ -218,6 +235,8 @@ tt_err report_open(tt_trainer *t, const tt_train_opts *o, int64_t after_step);
 void report_generation(tt_trainer *t); /* another world goes on */
 void report_step(tt_trainer *t);
 void report_validation(tt_trainer *t);
+void report_numbers(tt_trainer *t, const char *what); /* of `news`, with the step that comes */
+tt_err report_go_back(tt_trainer *t);                 /* drops what is told of later steps */
 double metric_of(const tt_trainer *t, const goal *g); /* NAN if it does not apply */
 
 #endif
