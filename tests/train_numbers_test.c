@@ -229,7 +229,8 @@ static tt_err nan_rank(tt_world *w, void *arg)
     int count, backs = 0;
 
     TRY(tt_tree_parse("job", job_text, strlen(job_text), &o.job));
-    TRY(change(o.job, "model.layers.0=sick; data=null; train.validate=never; checkpoint.best=none; train.on_nan=skip"));
+    TRY(change(o.job, "model.layers.0=sick; data=null; train.validate=never; checkpoint.best=none; "
+                      "train.on_nan=skip"));
     TRY(change(o.job, x->changes));
     TRY(tt_train_open(&o, &t));
     if (x->keep) {
@@ -378,4 +379,163 @@ TT_TEST(numbers, the_other_order_outlives_the_world)
         (nan_trial){
             .changes = back, .folder = "vault", .keep = true, .generation = 2, .resume = true});
     EXPECT_STR(whole.sha, x.sha);
+}
+
+/* ---- audits ---- */
+
+/* A layer that is wrong the next time its rank goes back through it; 2: and every time after it. */
+static _Thread_local int lies;
+
+static void lying_forward(const void *args, int n, const float *x, const float *const *w, float *y,
+                          bool train)
+{
+    memcpy(y, x, (size_t)(n * *(const int64_t *)args) * sizeof *y);
+    (void)w;
+    (void)train;
+}
+
+static void lying_backward(const void *args, int n, const float *x, const float *y, const float *dy,
+                           const float *const *w, float *dx, float *const *dw)
+{
+    memcpy(dx, dy, (size_t)(n * *(const int64_t *)args) * sizeof *dx);
+    if (lies && n) dx[0] += 0.125f;
+    if (lies == 1) lies = 0;
+    (void)x;
+    (void)y;
+    (void)w;
+    (void)dw;
+}
+
+typedef struct lie_trial {
+    const char *changes, *folder;
+    int64_t at[2]; /* in the step after these ... */
+    int rank;      /* ... this one is wrong */
+    int lies;
+    tt_err err;
+    int found, caught;
+    bool odd[RANKS];
+    char sha[65], numbers[1024], message[1024];
+} lie_trial;
+
+static tt_err lie_rank(tt_world *w, void *arg)
+{
+    lie_trial *x = arg;
+    tt_train_opts o = {.run = x->folder, .no_files = !x->folder, .world = w, .threads = 1};
+    tt_trainer *t = NULL;
+    tt_progress p = {0};
+    tt_err err = TT_OK;
+    int count;
+
+    TRY(tt_tree_parse("job", job_text, strlen(job_text), &o.job));
+    TRY(change(o.job, "model.layers.2=lying; parallel.exact=true; parallel.grains=8"));
+    TRY(change(o.job, x->changes));
+    TRY(tt_train_open(&o, &t));
+    while (!p.end && !err) {
+        if (w->rank == x->rank && (p.step == x->at[0] || p.step == x->at[1])) lies = x->lies;
+        err = tt_train_step(t, &p);
+        if (w->rank || err) continue;
+        x->found += p.numbers != NULL;
+        if (p.numbers) snprintf(x->numbers, sizeof x->numbers, "%s", p.numbers);
+        for (int r = 0; r < w->size && p.numbers; r++)
+            if (tt_train_caught(t, r)) x->caught |= 1 << r;
+    }
+    lies = 0;
+    const tt_param *params = tt_model_params(tt_train_model(t), &count);
+    if (!w->rank) {
+        x->err = err;
+        snprintf(x->message, sizeof x->message, "%s", err ? tt_message() : "");
+        for (int r = 0; r < w->size; r++) x->odd[r] = tt_train_odd(t, r);
+        tt_params_sha(params, count, tt_train_params(t), x->sha);
+    }
+    tt_train_close(t);
+    tt_tree_close(o.job);
+    return TT_OK;
+}
+
+static lie_trial lie_run(int ranks, const int *hosts, lie_trial x)
+{
+    static const tt_custom kind = {.kind = "lying",
+                                   .args_size = sizeof(int64_t),
+                                   .shape = sick_shape,
+                                   .forward = lying_forward,
+                                   .backward = lying_backward};
+    static bool added;
+
+    if (!added) EXPECT_OK(tt_custom_add(&kind));
+    added = true;
+    EXPECT_OK(tt_sim_run(ranks, hosts, 30, lie_rank, &x));
+    return x;
+}
+
+TT_TEST(numbers, audits_change_nothing)
+{
+    lie_trial one = lie_run(1, NULL, (lie_trial){.changes = "", .rank = -1});
+
+    EXPECT_STR(one.sha,
+               lie_run(3, NULL, (lie_trial){.changes = "parallel.audit=1", .rank = -1}).sha);
+    EXPECT_STR(
+        one.sha,
+        lie_run(5, two_hosts,
+                (lie_trial){.changes = "parallel.audit=0.5; parallel.aggregate=shard", .rank = -1})
+            .sha);
+}
+
+TT_TEST(numbers, a_wrong_gradient_is_found_by_an_audit_and_the_step_done_again)
+{
+    lie_trial one = lie_run(1, NULL, (lie_trial){.changes = "", .rank = -1});
+    lie_trial blind =
+        lie_run(3, NULL, (lie_trial){.changes = "", .at = {5, -1}, .rank = 1, .lies = 1});
+
+    EXPECT(strcmp(one.sha, blind.sha) != 0); /* it does matter */
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        lie_trial x = lie_run(ranks, ranks == 3 ? apart : NULL,
+                              (lie_trial){.changes = "parallel.audit=1",
+                                          .folder = ranks == 3 ? "audited" : NULL,
+                                          .at = {5, -1},
+                                          .rank = 1,
+                                          .lies = 1});
+        EXPECT_INT(0, x.err);
+        EXPECT_INT(1, x.found);
+        EXPECT_INT(1 << 1, x.caught);
+        EXPECT(strstr(x.numbers, "step 6: rank ") && strstr(x.numbers, ": rank 1 is wrong"));
+        EXPECT_STR(one.sha, x.sha);
+    }
+    tt_bytes b;
+    EXPECT_OK(tt_file_read("audited/evidence.jsonl", 0, &b));
+    EXPECT(strstr((const char *)b.data, "\"step\":6") != NULL);
+    EXPECT(strstr((const char *)b.data, "\"wrong\":true") != NULL);
+    tt_file_release(&b);
+}
+
+TT_TEST(numbers, who_is_caught_twice_ends_the_world_and_is_named)
+{
+    lie_trial x = lie_run(
+        3, NULL, (lie_trial){.changes = "parallel.audit=1", .at = {5, 9}, .rank = 2, .lies = 1});
+
+    EXPECT_INT(TT_EPEER, x.err);
+    EXPECT_INT(1, x.found);
+    EXPECT(strstr(x.message, "rank 2 is wrong, for the second time") != NULL);
+    EXPECT(x.odd[2] && !x.odd[0] && !x.odd[1]);
+}
+
+TT_TEST(numbers, of_two_who_both_repeat_themselves_none_is_named)
+{
+    lie_trial x = lie_run(
+        2, NULL, (lie_trial){.changes = "parallel.audit=1", .at = {5, -1}, .rank = 1, .lies = 2});
+
+    EXPECT_INT(TT_EPEER, x.err);
+    EXPECT(strstr(x.message, "nobody can say who is wrong") != NULL);
+    EXPECT(!x.odd[0] && !x.odd[1]);
+}
+
+TT_TEST(numbers, audits_need_exact)
+{
+    trained x;
+
+    EXPECT_INT(TT_EINVAL,
+               open_job(&x, (tt_train_opts){.no_files = true}, job_text, "parallel.audit=0.1"));
+    tt_tree_close(x.tree);
+    EXPECT_INT(TT_EINVAL, open_job(&x, (tt_train_opts){.no_files = true}, job_text,
+                                   "train.on_nan=skip; parallel.aggregate=average"));
+    tt_tree_close(x.tree);
 }

@@ -155,8 +155,15 @@ static void tell_note(listener *l, const char *text)
         cli_display_note(l->display, text);
 }
 
-static void tell_numbers(listener *l, const tt_progress *p)
+static void tell_numbers(listener *l, const tt_trainer *t, const tt_progress *p)
 {
+    json_t *blame = json_array();
+
+    for (int r = 0; r < tt_train_world(t)->size; r++)
+        if (tt_train_caught(t, r)) json_array_append_new(blame, json_integer(r));
+    if (json_array_size(blame) && l->pulse && !l->silent)
+        tt_pulse_tell(l->pulse, json_pack("{s:s, s:O}", "event", "caught", "blame", blame));
+    json_decref(blame);
     if (p->attempt && l->pulse && !l->silent)
         tt_pulse_tell(l->pulse, json_pack("{s:s, s:I, s:I}", "event", "rollback", "attempt",
                                           (json_int_t)p->attempt, "step", (json_int_t)p->step));
@@ -191,7 +198,7 @@ static tt_err run_steps(tt_trainer *t, listener *l, const char **end, bool *left
         if (asked || wish == TT_WISH_SAVE) tt_train_ask_stop(t);
         if (wish == TT_WISH_YIELD) tt_train_ask_leave(t);
         if ((err = tt_train_step(t, &p))) return err;
-        if (p.numbers) tell_numbers(l, &p);
+        if (p.numbers) tell_numbers(l, t, &p);
         tell_step(l, t, &p);
         *end = p.end;
         *left = !p.end && p.left;

@@ -371,17 +371,21 @@ static void take_trouble(tt_policy *p, world *w, const tt_event *e)
     }
 }
 
-static void take_corrupt(tt_policy *p, world *w, int r)
+static void take_corrupt(tt_policy *p, world *w, int r, bool ends)
 {
-    tt_cause out = cause_of(TT_CAUSE_OUT, w, r);
+    tt_cause c = cause_of(TT_CAUSE_CORRUPT, w, r), out = cause_of(TT_CAUSE_OUT, w, r);
+    bool enough;
 
-    if (w->rank[r].caught) return;
-    w->rank[r].caught = true;
-    fail_rank(p, w, r, cause_of(TT_CAUSE_CORRUPT, w, r), false);
-    if (tt_roster_catch(&p->roster, w->member[r], p->o.catches)) {
-        out.code = 0; /* else it is not known why in particular */
-        tell(p, out);
-    }
+    if (ends && w->rank[r].caught) return;
+    w->rank[r].caught |= ends;
+    enough = tt_roster_catch(&p->roster, w->member[r], p->o.catches);
+    if (ends || enough)
+        fail_rank(p, w, r, c, false);
+    else
+        tell(p, c);
+    if (!enough) return;
+    out.code = 0; /* it is known why in particular */
+    tell(p, out);
 }
 
 static void take_result(tt_policy *p, world *w, int code)
@@ -437,7 +441,7 @@ static void take(tt_policy *p, const tt_event *e)
         if (of_rank) take_trouble(p, w, e);
         break;
     case TT_EV_CORRUPT:
-        if (of_rank) take_corrupt(p, w, e->rank);
+        if (of_rank) take_corrupt(p, w, e->rank, e->fatal);
         break;
     case TT_EV_WANT:
         p->o.least = e->least > 1 ? e->least : 1;

@@ -76,8 +76,9 @@ typedef enum tt_event_kind {
     TT_EV_TROUBLE, /* world, rank, code: it says what went wrong, and its world ends. fatal:
                     * would happen again (bad job, diverged): no restart. Code 4, which is that of
                     * TT_EPEER: it misses another one, and is not to blame                 */
-    TT_EV_CORRUPT, /* world, rank: its numbers were not those of the others, and its world ends. May
-                    * be said of several, and by several: of each it counts once in a world */
+    TT_EV_CORRUPT, /* world, rank: its numbers were not those of the others. fatal: its world ends;
+                    * that may be said of several, and by several: of each it counts once in a
+                    * world. Else nothing came of it, and the world ends if it was once too often */
     TT_EV_WANT,    /* least, most: from now on                                             */
     TT_EV_STOP,    /* the user wants it saved and ended; code: the exit code               */
     TT_EV_QUIT,    /* ... and does not want to wait for that                               */

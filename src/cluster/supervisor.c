@@ -589,6 +589,21 @@ static bool is_fatal(int code)
     return code == 2 || code == 3 || code == 5 || code == 6 || code == 7;
 }
 
+/* Ranks whose numbers were not those of the others. */
+static void hear_blame(tt_supervisor *s, int id, const json_t *list, bool ends)
+{
+    json_t *rank;
+    size_t i;
+
+    json_array_foreach(list, i, rank)
+    {
+        take_event(s, (tt_event){.kind = TT_EV_CORRUPT,
+                                 .world = id,
+                                 .rank = (int)json_integer_value(rank),
+                                 .fatal = ends});
+    }
+}
+
 /* What a worker tells: for the ledger, for the policy, and most of it for the screen. */
 static void hear_told(tt_supervisor *s, const json_t *letter)
 {
@@ -596,8 +611,6 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
     json_t *o = json_object_get(letter, "what");
     const char *event = json_string_value(json_object_get(o, "event"));
     int code = whole(o, "exit_code"), rank = whole(letter, "rank");
-    json_t *blamed;
-    size_t i;
 
     if (!w || !event || rank < 0 || rank >= w->members) return;
     if (!strcmp(event, "found")) {
@@ -621,9 +634,7 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
         record_told(s, true);
         take_event(s, (tt_event){.kind = TT_EV_RESULT, .world = w->id, .code = code});
     }
-    json_array_foreach(json_object_get(o, "blame"), i, blamed) take_event(
-        s,
-        (tt_event){.kind = TT_EV_CORRUPT, .world = w->id, .rank = (int)json_integer_value(blamed)});
+    hear_blame(s, w->id, json_object_get(o, "blame"), !strcmp(event, "error"));
     if (!strcmp(event, "error"))
         take_event(s, (tt_event){.kind = TT_EV_TROUBLE,
                                  .world = w->id,

@@ -100,6 +100,8 @@ typedef struct tt_result { /* sums over the samples of the pass, unnormalised */
     double part[TT_LOSSES], part_weight[TT_LOSSES];
     int64_t correct, top5, rows; /* of the first classification loss                    */
     uint64_t witness;            /* of which samples: the driver's, modulo 2^64         */
+    uint64_t hash;               /* of the gradient, if it is audited: the driver's; 0  */
+    int rank;                    /* who made it, then                                   */
     double turned_s;             /* tt_clock_s() when forward was over                  */
 } tt_result;
 

@@ -172,7 +172,147 @@ tt_err tt_strategy_agree(tt_strategy *s)
     return err;
 }
 
+void tt_strategy_blame(tt_strategy *s, int rank)
+{
+    s->odd[rank] = true;
+}
+
 bool tt_strategy_odd(const tt_strategy *s, int rank)
 {
     return s->odd && s->odd[rank];
+}
+
+/* ---- Gradients that two ranks compute ---- */
+
+static int owner_of(const tt_strategy *s, int u)
+{
+    int i = 0;
+
+    while (u < s->seats[i].units.a || u >= s->seats[i].units.b) i++;
+    return s->seats[i].rank;
+}
+
+tt_err audit_open(tt_strategy *s)
+{
+    size_t flat = (size_t)s->size * sizeof(float);
+
+    if (!(s->plan.audit > 0) || s->world->size == 1) return TT_OK;
+    if (!(s->audit_grad = tt_block_alloc(flat)))
+        return tt_fail(TT_ENOMEM, "no memory for the gradient of audits");
+    memset(s->audit_grad, 0, flat);
+    s->auditor = take((size_t)s->units, sizeof *s->auditor);
+    s->audits = take((size_t)s->world->size, sizeof *s->audits);
+    return TT_OK;
+}
+
+void audit_close(tt_strategy *s)
+{
+    if (s->audit_grad) tt_block_free(s->audit_grad, (size_t)s->size * sizeof(float));
+    free(s->auditor);
+    free(s->audits);
+}
+
+/* Any rank but its owner; where hosts have rows of their own, one of the same host. -1: there is
+ * none. */
+static int pick_auditor(const tt_strategy *s, int u, uint32_t chance)
+{
+    const tt_world *w = s->world;
+    int owner = owner_of(s, u), count = 0;
+
+    for (int pass = 0; pass < 2; pass++) {
+        int left = count ? (int)(chance % (uint32_t)count) : 0;
+        for (int r = 0; r < w->size; r++) {
+            if (r == owner || (s->quarters && w->peer[r].host != w->peer[owner].host)) continue;
+            if (pass && !left--) return r;
+            count += !pass;
+        }
+    }
+    return -1;
+}
+
+void audit_begin(tt_strategy *s)
+{
+    uint64_t key = tt_random_key(s->seed, "audit");
+
+    memset(s->audits, 0, (size_t)s->world->size * sizeof *s->audits);
+    for (int u = 0; u < s->units; u++) {
+        tt_u128 chance = tt_philox(key, (uint64_t)s->step, (uint64_t)u);
+        bool chosen = s->present[u] && chance.v[0] < s->plan.audit * 4294967296.0;
+        s->auditor[u] = chosen ? pick_auditor(s, u, chance.v[1]) : -1;
+        if (s->auditor[u] >= 0 && s->audits[s->auditor[u]]++ >= AUDITS_MOST) s->auditor[u] = -1;
+    }
+}
+
+static uint64_t hash_grad(const tt_strategy *s, const float *grad)
+{
+    return hash_end(best_loops()->add_words((const word *)grad, 0, s->size));
+}
+
+void audit_own(tt_strategy *s, int u, float *grad)
+{
+    tt_result *r = results_of(s) + u;
+
+    if (TT_FAILPOINT("step.flip_gradient")) hash_flip(s, grad);
+    r->hash = hash_grad(s, grad);
+    r->rank = s->world->rank;
+}
+
+/* A unit of another rank, from its samples on. */
+static tt_err run_again(tt_strategy *s, int u, uint64_t *hash)
+{
+    tt_run *run = tt_crew_run(s->crew, 0);
+    const tt_batch *in;
+    int first, count;
+    tt_yield y;
+    tt_err err;
+
+    unit_samples(s, u, &first, &count);
+    if ((err = s->fetch(s->who, first, count, &in))) return err;
+    tt_run_begin(run, TT_PASS_TRAIN, in, s->audit_grad, false, s->seed);
+    do tt_run_advance(run, &y);
+    while (y.kind != TT_PASS_DONE);
+    *hash = hash_grad(s, s->audit_grad);
+    return TT_OK;
+}
+
+void audit_others(tt_strategy *s)
+{
+    row *told = rows_of(s) + s->nodes[s->node].places.a + s->local;
+    int count = 0;
+    tt_err err;
+
+    for (int u = 0; u < s->units; u++) {
+        if (s->auditor[u] != s->world->rank) continue;
+        if (!(err = run_again(s, u, &told->checks[count++]))) continue;
+        strategy_fail(s,
+                      tt_context(err, "step %lld, audit of grain %d", (long long)s->step + 1, u));
+        return;
+    }
+}
+
+bool audit_compare(tt_strategy *s)
+{
+    memset(s->audits, 0, (size_t)s->world->size * sizeof *s->audits);
+    for (int h = 0; h < s->node_count; h++)
+        for (int l = 0; l < s->nodes[h].ranks; l++)
+            for (int u = 0; u < s->units; u++) {
+                const tt_result *own = results_of(s) + u;
+                int rank = s->nodes[h].rank[l];
+                if (s->auditor[u] != rank) continue;
+                uint64_t other = (rows_of(s) + s->nodes[h].places.a + l)->checks[s->audits[rank]++];
+                if (own->hash == other || (s->stats.doubt.unit >= 0 && s->stats.doubt.unit < u))
+                    continue;
+                s->stats.doubt =
+                    (tt_doubt){u, {own->rank, rank}, {own->hash, other}}; /* the first there is */
+            }
+    return s->stats.doubt.unit < 0;
+}
+
+tt_err tt_strategy_again(tt_strategy *s, int unit, uint64_t *hash)
+{
+    const tt_world *w = s->world;
+
+    *hash = 0;
+    if (s->quarters && w->peer[s->stats.doubt.rank[0]].host != w->host) return TT_OK;
+    return run_again(s, unit, hash);
 }

@@ -27,7 +27,7 @@ static bool probe_unit(tt_strategy *s, int u, float *grad, tt_blame *out)
     int64_t parts = s->plan.accumulate;
 
     unit_samples(s, u, &first, &count);
-    unit_samples(s, s->seats[s->first_seat].units.a, &skip, &none);
+    unit_samples(s, s->ran.a, &skip, &none);
     if (parts > count) parts = count;
     for (int64_t i = 0; i < parts; i++) {
         int64_t a = (int64_t)count * i / parts, b = (int64_t)count * (i + 1) / parts;
@@ -44,15 +44,13 @@ static bool probe_unit(tt_strategy *s, int u, float *grad, tt_blame *out)
 
 bool tt_strategy_probe(tt_strategy *s, tt_blame *out)
 {
-    int threads = s->threads[s->world->rank];
-    range mine = {s->seats[s->first_seat].units.a, s->seats[s->first_seat + threads - 1].units.b};
     bool by_loss = !isfinite(s->stats.sum.loss), found = false;
     size_t flat = (size_t)s->size * sizeof(float);
     float *grad = tt_block_alloc(flat); /* others may still read what the step has made */
 
     *out = (tt_blame){.unit = -1};
     if (!grad) tt_mem_out(flat);
-    for (int u = mine.a; u < mine.b && !found; u++)
+    for (int u = s->ran.a; u < s->ran.b && !found; u++)
         if (s->present[u] && (!by_loss || !isfinite(results_of(s)[u].loss)))
             found = probe_unit(s, u, grad, out);
     tt_block_free(grad, flat);

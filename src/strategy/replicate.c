@@ -269,9 +269,10 @@ static void run_units(tt_strategy *s, int me, int *reduced)
         int at = fold_place(&f);
         bool last = u + 1 == own->units.b;
         if (s->present[u] || s->lockstep)
-            run_unit(s, me, u, grad_at(s, s->local, me, at), last, reduced);
+            run_unit(s, me, u, grad_at(s, s->local, me, at), last && !is_audited(s, u), reduced);
         else
             memset(results_of(s) + u, 0, sizeof(tt_result));
+        if (is_audited(s, u)) audit_own(s, u, grad_at(s, s->local, me, at));
         if (!s->present[u]) at--; /* the last one that is in use */
         for (int adds = fold_add(&f, u, s->present[u]); adds > 0; adds--, at--) {
             float *to = grad_at(s, s->local, me, at - 1);
@@ -279,6 +280,7 @@ static void run_units(tt_strategy *s, int me, int *reduced)
         }
     }
     tt_flag_set(&seat_at(s, s->local, me)->ready, s->base + (uint32_t)s->bucket_count);
+    if (!me && s->auditor) audit_others(s);
     tt_flag_set(&seat_at(s, s->local, me)->passed, s->turn);
 }
 
@@ -341,7 +343,7 @@ static void hear_results(tt_strategy *s)
         strategy_fail(s, err);
         return;
     }
-    s->apply = isfinite(s->stats.sum.loss);
+    s->apply = (!s->auditor || audit_compare(s)) && isfinite(s->stats.sum.loss);
     if (s->plan.aggregate == TT_AVERAGE && !s->mine->n) s->apply = false; /* nothing to learn */
     if (s->apply) tt_optim_begin(s->optim, s->step, s->stats.sum.weight, s->stats.sum.samples);
 }
@@ -566,11 +568,16 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     s->mine = in->mine;
     s->n = in->n;
     s->row.order = in->order;
-    s->stats = (tt_step_stats){0};
+    s->stats = (tt_step_stats){.doubt.unit = -1};
+    s->fetch = in->fetch;
+    s->who = in->who;
+    s->ran = (range){s->seats[s->first_seat].units.a,
+                     s->seats[s->first_seat + tt_crew_size(s->crew) - 1].units.b};
     s->host_n = in->host_n;
     s->begun = in->begun;
     s->whole = in->whole;
     if (!mark_present(s) || !s->planned) plan_sums(s);
+    if (s->auditor) audit_begin(s);
     exchange_begin(s);
     s->passed = s->heard = begun;
     tt_team_run(tt_crew_team(s->crew), step_member, s);

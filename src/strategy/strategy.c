@@ -30,7 +30,7 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
         bool exact;
         const char *grains, *compress;
         int64_t bucket;
-        double timeout;
+        double timeout, audit;
         tt_node *average;
     } p = {0};
     struct {
@@ -48,6 +48,8 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
          "the same bits for any number of workers and threads"},
         {"grains", TT_STRING, offsetof(__typeof__(p), grains), "auto", 0, 0, NULL,
          "exact: in how many parts a batch is cut and summed; auto: by measured speed"},
+        {"audit", TT_NUMBER, offsetof(__typeof__(p), audit), "0", 0, 1, NULL,
+         "exact: this share of all grains is computed by two workers, and compared bit for bit"},
         {"bucket", TT_SIZE, offsetof(__typeof__(p), bucket), "2MiB", 4096, 1 << 30, NULL,
          "gradients are exchanged in runs of about this size"},
         {"compress", TT_STRING, offsetof(__typeof__(p), compress), "none", 0, 0, NULL,
@@ -81,7 +83,11 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
         return tt_node_fail(tt_node_get(parallel, "grains"),
                             "'%s' is no number of grains: say auto, or 1 to %d", p.grains,
                             MOST_UNITS);
+    if (p.audit > 0 && !p.exact)
+        return tt_node_fail(tt_node_get(parallel, "audit"),
+                            "audit compares grains bit for bit, which needs exact: true");
     *out = (tt_plan){.aggregate = (tt_aggregate)p.aggregate,
+                     .audit = p.audit,
                      .exact = p.exact,
                      .grains = (int)grains,
                      .bucket_bytes = p.bucket,
@@ -250,6 +256,7 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     s->total = take((size_t)s->sums_most, sizeof *s->total);
     s->times = take((size_t)s->world->size, sizeof *s->times);
     s->hashes = take((size_t)s->world->size, sizeof *s->hashes);
+    if ((err = audit_open(s))) return err;
     s->odd = take((size_t)s->world->size, sizeof *s->odd);
     s->hash_part = take((size_t)threads, sizeof *s->hash_part);
     s->own_pieces = take((size_t)s->piece_count, sizeof *s->own_pieces);
@@ -343,6 +350,7 @@ void tt_strategy_close(tt_strategy *s)
     free(s->total);
     free(s->times);
     free(s->hashes);
+    audit_close(s);
     free(s->odd);
     free(s->hash_part);
     free(s->own_pieces);

@@ -33,6 +33,7 @@ typedef struct tt_plan {
     tt_aggregate aggregate;
     bool exact;
     int grains;           /* exact: units of a batch                               */
+    double audit;         /* exact: share of units that another rank computes too  */
     int64_t bucket_bytes; /* gradients are summed in runs of about this size       */
     int64_t accumulate;   /* parts of a unit, run one after the other              */
     double timeout_s;     /* how long a rank is waited for                         */
@@ -140,6 +141,13 @@ typedef struct tt_rank_times { /* of a step, in seconds */
     double data, forward, backward, wait, optim, step;
 } tt_rank_times;
 
+/* A unit whose gradient two ranks have computed, and not the same. */
+typedef struct tt_doubt {
+    int unit; /* -1: none */
+    int rank[2];
+    uint64_t hash[2];
+} tt_doubt;
+
 typedef struct tt_step_stats {
     tt_result sum; /* of this step, over all ranks; average: of this one              */
     tt_result all; /* average: over all ranks, of the steps since this was told last; empty while
@@ -150,7 +158,8 @@ typedef struct tt_step_stats {
     double wait_s;                /* until all others were done with theirs            */
     double optim_s;               /* the rest: update, and new weights from others     */
     int64_t bytes_sent;           /* to other nodes                                    */
-    int order;                    /* what rank 0 gave: all hear of it in the same step */
+    tt_doubt doubt; /* all hear of it, and the step is not applied: it is to be done again */
+    int order;      /* what rank 0 gave: all hear of it in the same step */
 } tt_step_stats;
 /* One step. TT_EPEER: a rank was missing. */
 typedef struct tt_step_in {
@@ -164,6 +173,10 @@ typedef struct tt_step_in {
     /* Before the other half of the state is written to, the first becomes 0 and one is added to the
      * second: by then all ranks have made the step before. NULL: nobody looks. */
     _Atomic uint64_t *whole, *begun;
+    /* For audits: samples [first, first + n) of the step, or of this host's part of it; valid until
+     * it is asked again. By one thread, in the middle of the step. NULL: there are no audits. */
+    tt_err (*fetch)(void *who, int first, int n, const tt_batch **out);
+    void *who;
     bool meet; /* average: they meet after this step, due or not: the state will
                 * be looked at                                               */
     bool hear; /* average: they hear of each other after this step at latest */
@@ -180,9 +193,13 @@ typedef struct tt_blame {
     uint64_t place[TT_FAULT_SAMPLES][2]; /* ... and the first of them */
 } tt_blame;
 bool tt_strategy_probe(tt_strategy *s, tt_blame *out);
-/* All ranks, after such a step: the state it began with becomes that of the step after, as if it had
- * been one that changes nothing. Not for average, nor with compression, which would owe what is no
- * number. */
+/* After a doubt: what the gradient's hash is if this rank computes the unit now. 0: it has not the
+ * samples. */
+tt_err tt_strategy_again(tt_strategy *s, int unit, uint64_t *hash);
+void tt_strategy_blame(tt_strategy *s, int rank); /* tt_strategy_odd is true of it from now on */
+/* All ranks, after such a step: the state it began with becomes that of the step after, as if it
+ * had been one that changes nothing. Not for average, nor with compression, which would owe what is
+ * no number. */
 void tt_strategy_skip(tt_strategy *s);
 /* average: all meet now, if they have not since the last step; else there is nothing to do. Before
  * the state is looked at between steps. */

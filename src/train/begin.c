@@ -198,6 +198,13 @@ static tt_err open_feed(tt_trainer *t)
                         &t->feed);
 }
 
+tt_err trainer_feed(tt_trainer *t)
+{
+    tt_feed_close(t->feed);
+    t->feed = NULL;
+    return open_feed(t);
+}
+
 /* What the job asks for and here comes to nothing. */
 static void tell_idle(const tt_trainer *t)
 {
@@ -207,6 +214,8 @@ static void tell_idle(const tt_trainer *t)
                 t->world->size, t->plan.grains, t->world->size - t->plan.grains);
     if (t->plan.grains && !t->plan.exact)
         tt_warn("parallel.grains is for parallel.exact, and without it does nothing");
+    if (t->plan.audit > 0 && t->world->size == 1)
+        tt_info("parallel.audit: there is one worker, and nobody to look after it");
     if (strcmp(t->plan.compress, "none") && t->world->size == 1)
         tt_info("parallel.compress: there is one worker, and nothing travels");
 }
@@ -276,7 +285,8 @@ tt_err tt_train_begin(tt_trainer *t)
     }
     if ((err = all_agree(t, open_files(t))) ||
         (err = all_agree(t, t->saves ? trainer_saver_open(t) : TT_OK)) ||
-        (!recovered && (err = spread_start(t))) || (err = all_agree(t, open_feed(t))))
+        (!recovered && (err = spread_start(t))) || (err = all_agree(t, open_feed(t))) ||
+        (err = all_agree(t, numbers_open(t))))
         return err;
     if (!recovered) keep_first(t);
     t->committed = t->step;
@@ -352,9 +362,8 @@ tt_err trainer_go_back(tt_trainer *t)
     if (!t->world->rank) err = load_state(t);
     if ((err = all_agree(t, err)) || (err = spread_start(t)) || (err = turn_order(t, &before)))
         return err;
-    tt_feed_close(t->feed);
-    t->feed = NULL;
-    if ((err = all_agree(t, open_feed(t))) || (err = all_agree(t, report_go_back(t)))) return err;
+    if ((err = all_agree(t, trainer_feed(t))) || (err = all_agree(t, report_go_back(t))))
+        return err;
     keep_new_line(t);
     keep_first(t);
     t->committed = t->step;

@@ -121,6 +121,8 @@ tt_err tt_train_compare(tt_trainer *t);
 /* After a step that failed with TT_EPEER: had this rank other weights than the others? They are
  * compared with every step, by a hash. */
 bool tt_train_odd(const tt_trainer *t, int rank);
+/* With a step that told of `numbers`: did an audit find that this rank had computed wrongly? */
+bool tt_train_caught(const tt_trainer *t, int rank);
 
 /* Ends the run: waits for the saver, writes summary.json. `status`: done, stopped, diverged,
  * failed. TT_ECKPT: the last checkpoint could not be written; "done" then becomes "failed". */

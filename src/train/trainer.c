@@ -276,14 +276,20 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
                      .host_n = host_sizes(t),
                      .data_s = t->got_data - t->begun,
                      .order = give_order(t),
+                     .fetch = t->extra_most ? numbers_fetch : NULL,
+                     .who = t,
                      .meet = will_look(t),
                      .hear = (t->step + 1) % t->epoch_steps == 0};
     keep_marks(t, &in.whole, &in.begun);
-    if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) return err;
+    if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) {
+        if (err == TT_EPEER) numbers_odd(t);
+        return err;
+    }
+    if (t->stats.doubt.unit >= 0) return (err = numbers_doubted(t)) ? err : tt_train_step(t, out);
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
     t->skipped = false;
-    t->progress.numbers = NULL;
+    t->progress.numbers = numbers_were_doubted(t) ? t->news : NULL;
     t->progress.attempt = 0;
     if (!isfinite(t->stats.sum.loss) || !t->stats.applied) {
         bool back;
@@ -557,6 +563,7 @@ tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
 void tt_train_close(tt_trainer *t)
 {
     if (!t) return;
+    numbers_close(t);
     tt_feed_close(t->feed);
     tt_ckpt_close(t->ckpt);
     tt_saver_close(t->saver);

@@ -140,8 +140,14 @@ struct tt_trainer {
     bool open_end;      /* what comes with the last step is still to be done */
     tt_witness witness; /* of this epoch */
     double begun, got_data, ended;
-    bool skipped;   /* the last step changed nothing, because its numbers were none */
-    char news[768]; /* what was wrong with the numbers, and what was done */
+    bool skipped;       /* the last step changed nothing, because its numbers were none */
+    char news[768];     /* what was wrong with the numbers, and what was done */
+    int doubts;         /* of an audit, in the step ... */
+    int64_t doubt_step; /* ... after this one           */
+    bool *caught_now;   /* of each rank: by them        */
+    int *caught;        /* ... and in this world, how often */
+    tt_batch extra;     /* samples of others, for audits    */
+    int extra_most;
 
     /* the run so far */
     int64_t step, first_step, steps, epoch_steps;
@@ -208,10 +214,19 @@ tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c); /* takes the state from
  * who it happened to). TT_OK: the step is skipped, or (*back) the state is that of an earlier one.
  */
 tt_err numbers_failed(tt_trainer *t, bool *back);
+/* Two ranks have computed a grain, and not the same. All ranks call it: TT_OK, and the step is to
+ * be done again, or TT_EPEER: who is wrong was so before. */
+tt_err numbers_doubted(tt_trainer *t);
+bool numbers_were_doubted(const tt_trainer *t); /* in the step that comes: it is done again */
+void numbers_odd(tt_trainer *t); /* a step has failed, perhaps by weights that differ: keeps that */
+tt_err numbers_open(tt_trainer *t); /* for audits */
+void numbers_close(tt_trainer *t);
+tt_err numbers_fetch(void *trainer, int first, int n, const tt_batch **out);
 
 /* begin.c: the newest checkpoint, or the start, as a new attempt and in another order. All ranks.
  */
 tt_err trainer_go_back(tt_trainer *t);
+tt_err trainer_feed(tt_trainer *t); /* from the step that comes, whatever it has given before */
 
 /* keep.c: the vault. All ranks call the first three. */
 tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go);
