@@ -54,7 +54,7 @@ static tt_err try_rank(tt_world *w, void *arg)
     }
     x->err[w->rank] = err;
     snprintf(x->message[w->rank], sizeof *x->message, "%s", err ? tt_message() : "");
-    for (int r = 0; r < w->size; r++) x->odd[r] = tt_train_odd(t, r);
+    x->odd[w->rank] = tt_train_odd(t, w->rank);
     if (!w->rank) tt_params_sha(params, count, tt_train_params(t), x->sha);
     if (!err) err = tt_train_finish(t, "done");
     tt_train_close(t);

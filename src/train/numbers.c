@@ -323,3 +323,11 @@ void numbers_odd(tt_trainer *t)
                                    (json_int_t)t->step, "wrong", ranks, "text", tt_message()));
     json_decref(ranks);
 }
+
+tt_err numbers_agree(tt_trainer *t)
+{
+    tt_err err = tt_strategy_agree(t->strategy);
+
+    if (err == TT_EPEER) numbers_odd(t);
+    return err;
+}

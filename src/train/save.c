@@ -284,7 +284,7 @@ tt_err tt_train_save(tt_trainer *t)
     tt_err err = TT_OK;
 
     if (t->no_files) return tt_fail(TT_EINVAL, "this training has no run folder to save in");
-    if ((err = tt_strategy_meet(t->strategy)) || (err = collect(t)) ||
+    if ((err = tt_strategy_meet(t->strategy)) || (err = numbers_agree(t)) || (err = collect(t)) ||
         (err = all_agree(t, t->saver ? TT_OK : trainer_saver_open(t))) ||
         (err = trainer_await_saver(t))) /* an earlier save's trouble was shown when it happened */
         return err;

@@ -168,8 +168,7 @@ static tt_err after_step(tt_trainer *t)
         judge_early_stop(t);
     }
     if (t->saves && (p->end || due(&t->save.every, t->step, t->stats.order & ORDER_SAVE))) {
-        if ((err = tt_strategy_agree(t->strategy)))
-            return err; /* no other step will tell in time */
+        if ((err = numbers_agree(t))) return err; /* no other step will tell in time */
         if (is_val(&t->save.best) && !p->validated && (err = validate(t))) return err;
         tt_vital_set(t->opts.vital, TT_PHASE_SAVE, t->step);
         if ((err = trainer_save(t))) return err;

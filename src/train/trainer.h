@@ -218,6 +218,7 @@ tt_err numbers_failed(tt_trainer *t, bool *back);
  * be done again, or TT_EPEER: who is wrong was so before. */
 tt_err numbers_doubted(tt_trainer *t);
 bool numbers_were_doubted(const tt_trainer *t); /* in the step that comes: it is done again */
+tt_err numbers_agree(tt_trainer *t); /* all ranks, before what they have is kept for good */
 void numbers_odd(tt_trainer *t); /* a step has failed, perhaps by weights that differ: keeps that */
 tt_err numbers_open(tt_trainer *t); /* for audits */
 void numbers_close(tt_trainer *t);
