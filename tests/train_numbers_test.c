@@ -383,7 +383,8 @@ TT_TEST(numbers, the_other_order_outlives_the_world)
 
 /* ---- audits ---- */
 
-/* A layer that is wrong the next time its rank goes back through it; 2: and every time after it. */
+/* A layer that is wrong the next time its rank goes back through it; 2: and every time after it; 3:
+ * and what it says is no number. */
 static _Thread_local int lies;
 
 static void lying_forward(const void *args, int n, const float *x, const float *const *w, float *y,
@@ -398,7 +399,7 @@ static void lying_backward(const void *args, int n, const float *x, const float 
                            const float *const *w, float *dx, float *const *dw)
 {
     memcpy(dx, dy, (size_t)(n * *(const int64_t *)args) * sizeof *dx);
-    if (lies && n) dx[0] += 0.125f;
+    if (lies && n) dx[0] += lies == 3 ? INFINITY : 0.125f;
     if (lies == 1) lies = 0;
     (void)x;
     (void)y;
@@ -465,6 +466,16 @@ static lie_trial lie_run(int ranks, const int *hosts, lie_trial x)
     added = true;
     EXPECT_OK(tt_sim_run(ranks, hosts, 30, lie_rank, &x));
     return x;
+}
+
+TT_TEST(numbers, a_gradient_that_is_none_is_named_by_layer_and_rank)
+{
+    lie_trial x = lie_run(3, NULL, (lie_trial){.changes = "", .at = {5, -1}, .rank = 1, .lies = 3});
+
+    EXPECT_INT(TT_EDIVERGED, x.err);
+    EXPECT(strstr(x.message, "step 6: the gradient is not finite") != NULL);
+    EXPECT(strstr(x.message, "in the gradient of layer 'lying1', on rank 1 (") != NULL);
+    EXPECT(strstr(x.message, "with row ") != NULL);
 }
 
 TT_TEST(numbers, audits_change_nothing)

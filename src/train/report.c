@@ -44,6 +44,7 @@ void report_read_init(tt_trainer *t)
     json_t *env;
     const char *init;
 
+    if (!t->dir) return;
     snprintf(path, sizeof path, "%s/env.json", t->dir->path);
     env = json_load_file(path, 0, NULL);
     if ((init = json_string_value(json_object_get(env, "init")))) {
