@@ -358,6 +358,71 @@ TT_TEST(policy, failures_with_progress_between_them_are_no_reason_to_give_up)
 
 /* ---- slots that fail ---- */
 
+TT_TEST(policy, a_worker_caught_twice_with_wrong_numbers_is_left_out_for_good)
+{
+    tt_policy_opts o = tt_policy_defaults();
+
+    o.least = 2;
+    o.most = 3;
+    begin(o);
+    give_host(0, 3);
+    pass(1);
+    int a = tt_policy_look(x.p).active;
+    for (int r = 0; r < 3; r++) /* all say so; it counts once */
+        give((tt_event){.kind = TT_EV_CORRUPT, .world = a, .rank = 1, .fatal = true});
+    EXPECT(was_told(TT_CAUSE_CORRUPT) && !was_told(TT_CAUSE_OUT));
+    EXPECT(x.told[0].rank == 1 && x.told[0].slot == 1);
+    pass(30); /* much progress does not make up for it */
+    EXPECT(tt_policy_look(x.p).workers == 3 && tt_policy_look(x.p).active != a);
+    a = tt_policy_look(x.p).active;
+    give((tt_event){.kind = TT_EV_CORRUPT, .world = a, .rank = 1, .fatal = true});
+    give((tt_event){.kind = TT_EV_TROUBLE, .world = a, .rank = 0, .code = 4});
+    EXPECT(was_told(TT_CAUSE_OUT) && last_told().slot == 1);
+    pass(1000);
+    EXPECT_INT(2, tt_policy_look(x.p).workers);
+    EXPECT(!was_told(TT_CAUSE_BACK));
+    end();
+}
+
+TT_TEST(policy, who_is_caught_without_harm_goes_on_once)
+{
+    tt_policy_opts o = tt_policy_defaults();
+
+    o.least = 2;
+    o.most = 3;
+    begin(o);
+    give_host(0, 3);
+    pass(1);
+    int a = tt_policy_look(x.p).active;
+    give((tt_event){.kind = TT_EV_CORRUPT, .world = a, .rank = 2});
+    pass(20);
+    EXPECT(was_told(TT_CAUSE_CORRUPT) && tt_policy_look(x.p).active == a);
+    give((tt_event){.kind = TT_EV_CORRUPT, .world = a, .rank = 2});
+    EXPECT(was_told(TT_CAUSE_OUT) && last_told().slot == 2);
+    pass(20);
+    EXPECT(tt_policy_look(x.p).active != a && tt_policy_look(x.p).workers == 2);
+    end();
+}
+
+TT_TEST(policy, of_two_who_are_caught_together_both_are_counted)
+{
+    tt_policy_opts o = tt_policy_defaults();
+
+    o.least = 1;
+    o.most = 4;
+    begin(o);
+    give_host(0, 4);
+    for (int k = 0; k < 2; k++) {
+        pass(20);
+        int a = tt_policy_look(x.p).active;
+        for (int r = 2; r < 4; r++)
+            give((tt_event){.kind = TT_EV_CORRUPT, .world = a, .rank = r, .fatal = true});
+    }
+    pass(20);
+    EXPECT_INT(2, tt_policy_look(x.p).workers);
+    end();
+}
+
 TT_TEST(policy, a_slot_that_fails_again_and_again_is_left_out_and_taken_back)
 {
     tt_policy_opts o = fixed(3);

@@ -7,6 +7,59 @@ static const char images[] = "train: {format: synth, kind: images, count: 103}\n
                              "augment: {crop: 2, flip: true}\n"
                              "normalize: {mean: [0.5, 0.4], std: [0.2, 0.3]}\n";
 
+/* The samples of all steps of the first three passes, as they come with these turns. */
+static void expect_each_once(const tt_order *last, const tt_order *first, int64_t turned)
+{
+    int seen[3][103] = {{0}};
+    int64_t all = 3 * 103, at = 0;
+
+    for (int64_t s = 0; at < all; s++)
+        for (int i = 0; i < tt_order_size(last, s) && at < all; i++, at++) {
+            tt_place p = tt_order_place(last, s, i);
+            int64_t row = tt_order_sample(last, p);
+            EXPECT(row >= 0 && row < 103);
+            seen[p.pass][row]++;
+            if (s < turned) EXPECT_INT(tt_order_sample(first, p), row); /* what is done is done */
+        }
+    for (int i = 0; i < 3 * 103; i++) EXPECT_INT(1, seen[i / 103][i % 103]);
+}
+
+TT_TEST(data_order, after_a_turn_the_rest_comes_in_another_order_and_each_sample_still_once)
+{
+    for (int by_pass = 0; by_pass < 2; by_pass++)
+        for (int shuffle = 0; shuffle < 2; shuffle++) {
+            tt_order o = {.count = 103,
+                          .batch = 10,
+                          .by_pass = by_pass,
+                          .shuffle = shuffle,
+                          .seed = 3},
+                     before = o;
+            static const int64_t steps[] = {4, 4, 7, 11, 14};
+            for (int i = 0; i < TT_COUNT(steps); i++) {
+                tt_order next = o;
+                int other = 0;
+                EXPECT(tt_order_turn(&next, steps[i]));
+                expect_each_once(&next, &before, steps[0]);
+                expect_each_once(&next, &o, steps[i]);
+                for (int k = 0; k < 10; k++) {
+                    tt_place p = tt_order_place(&o, steps[i], k);
+                    other += tt_order_sample(&o, p) != tt_order_sample(&next, p);
+                }
+                EXPECT(other > 5);
+                o = next;
+            }
+        }
+}
+
+TT_TEST(data_order, turns_of_one_pass_come_to_an_end)
+{
+    tt_order o = {.count = 103, .batch = 10, .by_pass = true, .shuffle = true};
+
+    for (int i = 0; i < TT_TURNS; i++) EXPECT(tt_order_turn(&o, 5));
+    EXPECT(!tt_order_turn(&o, 6));
+    EXPECT(tt_order_turn(&o, 500));
+}
+
 TT_TEST(data_order, every_sample_comes_once_in_a_pass)
 {
     tt_order o = {.count = 103, .batch = 10, .by_pass = true, .shuffle = true, .seed = 3};

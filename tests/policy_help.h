@@ -38,7 +38,7 @@ static struct {
 
 static const char *const CAUSE[] = {"none",  "dead", "hung",  "stuck",  "trouble",
                                     "start", "host", "leave", "resize", "below",
-                                    "out",   "back", "stop",  "renew"};
+                                    "out",   "back", "stop",  "renew",  "corrupt"};
 
 __attribute__((format(printf, 1, 2))) static inline void note(const char *fmt, ...)
 {

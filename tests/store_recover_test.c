@@ -317,26 +317,84 @@ TT_TEST(recover, a_slot_has_one_vote)
     for (int i = 0; i < s.n; i++) EXPECT(s.f[i].odd == (s.f[i].hash == 99));
 }
 
-TT_TEST(recover, a_tie_is_told_and_goes_to_what_is_complete)
+TT_TEST(recover, a_tie_is_told_and_goes_back_to_where_all_agree)
 {
+    const tt_told told = {{1, 0, 5}, 1};
+    tt_holder place[] = {{0, 0, 0}, {1, 0, 0}};
     sight s = {0};
+    tt_label l;
+    int from[1];
 
     add(&s, 0, 0, true, 1, 0, 5, 0, 1);
     add(&s, 1, 0, true, 1, 0, 5, 0, 1);
     s.f[0].hash = 99;
     choose(&s, NULL);
-    EXPECT_STR("g1 a0 s5 /1 disputed", chosen(&s));
-    EXPECT_INT(1, s.r.odd);
+    EXPECT_STR("none", chosen(&s));
+    EXPECT_INT(2, s.r.odd);
 
-    s = (sight){0};
-    for (int k = 0; k < 4; k++) add(&s, k, 0, true, 1, 0, 5, k == 1 ? 0 : k == 3 ? 1 : k / 2, 2);
-    s.f[0].part = s.f[1].part = 0; /* hash 99: part 0 twice */
-    s.f[2].part = 0;
-    s.f[3].part = 1;
-    s.f[0].hash = s.f[1].hash = 99;
+    add(&s, 0, 0, false, 1, 0, 4, 0, 1);
+    add(&s, 1, 0, false, 1, 0, 4, 0, 1);
     choose(&s, NULL);
-    EXPECT_STR("g1 a0 s5 /2 disputed", chosen(&s));
-    for (int i = 0; i < s.n; i++) EXPECT(s.f[i].odd == (s.f[i].hash == 99));
+    EXPECT_STR("g1 a0 s4 /1 behind disputed", chosen(&s));
+    l = tt_recover_label(&s.r, s.f, s.n, place, 2, 1, 2);
+    EXPECT(l.attempt > 0 && l.generation == 2 && l.step == 4); /* another line of history */
+    tt_refill f = tt_recover_share(&s.r, s.f, s.n, place[0], l, from);
+    EXPECT(f.undo && f.copy);
+
+    /* One of the two has taken it back when the world dies: the other is not the truth by that. */
+    sight t = {0};
+    add(&t, 0, 0, true, 1, 0, 4, 0, 1);
+    add(&t, 1, 0, true, 1, 0, 5, 0, 1);
+    add(&t, 1, 0, false, 1, 0, 4, 0, 1);
+    choose(&t, &(tt_told){l, 2});
+    EXPECT_STR("g1 a0 s4 /1 behind", chosen(&t));
+    choose(&t, &told); /* whereas if nobody ever disputed it, it is */
+    EXPECT_STR("g1 a0 s5 /1", chosen(&t));
+}
+
+TT_TEST(recover, who_holds_no_part_has_a_vote)
+{
+    sight s = {0};
+
+    for (int k = 0; k < 3; k++) {
+        add(&s, 0, k, true, 1, 0, 5, k ? -1 : 0, 1);
+        add(&s, 0, k, false, 1, 0, 4, k ? -1 : 0, 1);
+    }
+    choose(&s, NULL);
+    EXPECT_STR("g1 a0 s5 /1", chosen(&s));
+    for (int i = 0; i < s.n; i++)
+        if (!s.f[i].slot && s.f[i].label.step == 5) s.f[i].hash = 99;
+    choose(&s, NULL); /* the chief's weights are odd */
+    EXPECT_STR("g1 a0 s4 /1", chosen(&s));
+}
+
+TT_TEST(recover, a_half_whose_bytes_are_not_its_own_is_left_out)
+{
+    sight s = {0};
+
+    for (int k = 0; k < 2; k++) add(&s, 0, k, true, 1, 0, 5, 0, 1);
+    s.f[0].bad = true;
+    choose(&s, NULL);
+    EXPECT_STR("g1 a0 s5 /1", chosen(&s));
+    s.f[0].bad = s.f[1].bad = true;
+    choose(&s, NULL);
+    EXPECT_STR("none", chosen(&s));
+}
+
+TT_TEST(recover, what_was_made_with_the_gradient_of_a_bad_half_is_left_out_everywhere)
+{
+    sight s = {0};
+
+    for (int k = 0; k < 3; k++) {
+        add(&s, 0, k, true, 1, 0, 5, 0, 1);
+        add(&s, 0, k, false, 1, 0, 4, 0, 1);
+    }
+    s.f[0].hash = 99;
+    choose(&s, NULL);
+    EXPECT_STR("g1 a0 s5 /1", chosen(&s));
+    for (int i = 0; i < s.n; i++) s.f[i].suspect = s.f[i].odd;
+    choose(&s, NULL);
+    EXPECT_STR("g1 a0 s4 /1 behind disputed", chosen(&s));
 }
 
 TT_TEST(recover, an_unknown_hash_neither_votes_nor_is_odd)

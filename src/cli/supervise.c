@@ -224,13 +224,14 @@ static void hear_cause(watch *w, const tt_news *n)
     const tt_cause *c = &n->cause;
     bool failure = c->kind == TT_CAUSE_DEAD || c->kind == TT_CAUSE_HUNG ||
                    c->kind == TT_CAUSE_STUCK || c->kind == TT_CAUSE_TROUBLE ||
-                   c->kind == TT_CAUSE_START;
+                   c->kind == TT_CAUSE_START || c->kind == TT_CAUSE_CORRUPT;
     tt_str text = {0};
 
     if (c->kind == TT_CAUSE_STOP) return;
     if (c->kind == TT_CAUSE_HOST && c->generation < 0) return; /* of the host it is told anyway */
     tt_str_add(&text, "%s", n->text);
-    if (c->kind == TT_CAUSE_TROUBLE && w->trouble) tt_str_add(&text, ": %s", w->trouble);
+    if ((c->kind == TT_CAUSE_TROUBLE || c->kind == TT_CAUSE_CORRUPT) && w->trouble)
+        tt_str_add(&text, ": %s", w->trouble);
     if (failure) {
         free(w->last_text);
         if (!(w->last_text = strdup(text.data))) tt_mem_out(text.size);

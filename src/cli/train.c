@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -171,6 +172,21 @@ static void tell_note(listener *l, const char *text)
         cli_display_note(l->display, text);
 }
 
+static void tell_numbers(listener *l, const tt_trainer *t, const tt_progress *p)
+{
+    json_t *blame = json_array();
+
+    for (int r = 0; r < tt_train_world(t)->size; r++)
+        if (tt_train_caught(t, r)) json_array_append_new(blame, json_integer(r));
+    if (json_array_size(blame) && l->pulse && !l->silent)
+        tt_pulse_tell(l->pulse, json_pack("{s:s, s:O}", "event", "caught", "blame", blame));
+    json_decref(blame);
+    if (p->attempt && l->pulse && !l->silent)
+        tt_pulse_tell(l->pulse, json_pack("{s:s, s:I, s:I}", "event", "rollback", "attempt",
+                                          (json_int_t)p->attempt, "step", (json_int_t)p->step));
+    tell_note(l, p->numbers);
+}
+
 static void tell_end(listener *l, json_t *end)
 {
     if (l->display) cli_display_leave(l->display);
@@ -199,6 +215,7 @@ static tt_err run_steps(tt_trainer *t, listener *l, const char **end, bool *left
         if (asked || wish == TT_WISH_SAVE) tt_train_ask_stop(t);
         if (wish == TT_WISH_YIELD) tt_train_ask_leave(t);
         if ((err = tt_train_step(t, &p))) return err;
+        if (p.numbers) tell_numbers(l, t, &p);
         tell_step(l, t, &p);
         *end = p.end;
         *left = !p.end && p.left;
@@ -232,6 +249,12 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
         tt_str_add(&trouble, "%s", tt_message());
         /* That numbers ran away all see in the same step, unless they train apart. */
         *alone = err != TT_EDIVERGED || tt_train_plan(t)->aggregate == TT_AVERAGE;
+        if (err == TT_EPEER && l->pulse) { /* this world is over, not the run */
+            tell_end(l, NULL);
+            *met = tt_repeat(err, trouble.data);
+            tt_str_free(&trouble);
+            return cli_exit_code(err);
+        }
     } else if (left) {
         if (!l->silent) tt_pulse_tell(l->pulse, json_pack("{s:s}", "event", "left"));
         if (!tt_train_kept(t) && (err = tt_train_save(t))) *alone = true;
@@ -367,12 +390,22 @@ static json_t *error_of(tt_err err)
                      "message", tt_message());
 }
 
-/* An error that this rank alone has met: it says so, and the world ends. */
-static int fail_alone(const listener *l, const tt_world *w, tt_err err)
+/* An error that this rank alone has met, or that others must not wait for: it says so, and the
+ * world ends. */
+static int fail_alone(const listener *l, const tt_world *w, const tt_trainer *t, tt_err err)
 {
-    tt_context(err, "rank %d (%s)", w->rank, w->peer[w->rank].name);
-    if (!l->pulse) return cli_fail(err);
-    tt_pulse_tell(l->pulse, error_of(err));
+    json_t *blame = json_array(), *told;
+
+    for (int r = 0; t && r < w->size; r++)
+        if (tt_train_odd(t, r)) json_array_append_new(blame, json_integer(r));
+    if (!json_array_size(blame)) tt_context(err, "rank %d (%s)", w->rank, w->peer[w->rank].name);
+    if (!l->pulse) {
+        json_decref(blame);
+        return cli_fail(err);
+    }
+    told = error_of(err);
+    json_object_set_new(told, "blame", blame);
+    tt_pulse_tell(l->pulse, told);
     return cli_exit_code(err);
 }
 
@@ -473,6 +506,7 @@ static int work(const train_opts *o, int argc, const char **argv)
     }
     TT_FAILPOINT("worker.joined");
     l.silent = to.world && to.world->rank;
+    tt_failpoint_rank(to.world ? to.world->rank : 0);
     which.quiet |= l.pulse != NULL;
     if (to.world && !l.pulse) setenv("TERM", "dumb", 1); /* launchers pretend a terminal */
     if ((err = cli_threads(o->threads, &to.threads)) ||
@@ -482,7 +516,7 @@ static int work(const train_opts *o, int argc, const char **argv)
         (err = find_files(o, &which, &job, l.silent, run, init, &to.resume))) {
         /* of a file that others may see otherwise: nobody waits for those who do not */
         alone = to.world && to.world->size > 1;
-        code = alone ? fail_alone(&l, to.world, err) : fail_together(&l, err);
+        code = alone ? fail_alone(&l, to.world, t, err) : fail_together(&l, err);
         goto out;
     }
     command_line(&command);
@@ -496,7 +530,7 @@ static int work(const train_opts *o, int argc, const char **argv)
     to.vital = tt_pulse_vital(l.pulse);
     if (to.world && (err = cli_share_open(to.world, &share))) {
         alone = err == TT_EPEER;
-        code = alone ? fail_alone(&l, to.world, err) : fail_together(&l, err);
+        code = alone ? fail_alone(&l, to.world, t, err) : fail_together(&l, err);
         goto out;
     }
     to.share = *share.rooms ? share.rooms : NULL;
@@ -505,7 +539,7 @@ static int work(const train_opts *o, int argc, const char **argv)
     if (!err && l.pulse) err = take_turn(t, &l);
     if (err) {
         alone = err == TT_EPEER;
-        code = alone ? fail_alone(&l, to.world, err) : fail_together(&l, err);
+        code = alone ? fail_alone(&l, to.world, t, err) : fail_together(&l, err);
         goto out;
     }
     if (!l.pulse && !l.silent && cli_live_open(tt_train_run(t), NULL, &live))
@@ -514,7 +548,7 @@ static int work(const train_opts *o, int argc, const char **argv)
     tell_start(&l, t, job.tree);
     if (!l.pulse && !l.silent) cli_detach_begun(tt_train_run(t));
     code = train(t, &l, &alone, &err);
-    if (alone && to.world && to.world->size > 1) code = fail_alone(&l, to.world, err);
+    if (alone && to.world && to.world->size > 1) code = fail_alone(&l, to.world, t, err);
 out:
     TT_FAILPOINT("worker.told");
     cli_forget_reader();
@@ -524,6 +558,9 @@ out:
     if (l.pulse) tt_vital_set(to.vital, TT_PHASE_END, atomic_load(&to.vital->step));
     if (l.pulse && !alone) code = 0; /* the supervisor has been told */
     tt_pulse_close(l.pulse);
+    /* Who leaves so takes all others with it, and the supervisor may see that first: it is to hear
+     * the cause. It ends this world as soon as it has. */
+    if (l.pulse && alone) nanosleep(&(struct timespec){0, 300000000}, NULL);
     if (to.world) to.world->timeout_s = 3600; /* rank 0 may have much to write */
     tt_world_leave(to.world, alone ? code : 0);
     tt_log_close();

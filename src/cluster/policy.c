@@ -29,7 +29,7 @@ static const double PROOF_S = 5, LOOK_S = 0.01, FOREVER = 1e300;
 enum { CODE_PEER = 4 };
 
 typedef struct rank {
-    bool hello, ready, dead, waits;
+    bool hello, ready, dead, waits, caught;
     tt_phase phase;
     int64_t step;
     double heard, moved; /* the last beat; the last with another phase or step */
@@ -98,6 +98,7 @@ tt_policy_opts tt_policy_defaults(void)
         .settle_s = 0.1,
         .strikes = 3,
         .penance_s = 30,
+        .catches = 2,
         .max_restarts = -1,
         .standby = true,
     };
@@ -388,6 +389,23 @@ static void take_trouble(tt_policy *p, world *w, const tt_event *e)
     }
 }
 
+static void take_corrupt(tt_policy *p, world *w, int r, bool ends)
+{
+    tt_cause c = cause_of(TT_CAUSE_CORRUPT, w, r), out = cause_of(TT_CAUSE_OUT, w, r);
+    bool enough;
+
+    if (ends && w->rank[r].caught) return;
+    w->rank[r].caught |= ends;
+    enough = tt_roster_catch(&p->roster, w->member[r], p->o.catches);
+    if (ends || enough)
+        fail_rank(p, w, r, c, false);
+    else
+        tell(p, c);
+    if (!enough) return;
+    out.code = 0; /* it is known why in particular */
+    tell(p, out);
+}
+
 static void take_result(tt_policy *p, world *w, int code)
 {
     bool stopping = p->ending && p->end.kind == TT_CAUSE_STOP;
@@ -442,6 +460,9 @@ static void take(tt_policy *p, const tt_event *e)
         break;
     case TT_EV_TROUBLE:
         if (of_rank) take_trouble(p, w, e);
+        break;
+    case TT_EV_CORRUPT:
+        if (of_rank) take_corrupt(p, w, e->rank, e->fatal);
         break;
     case TT_EV_WANT:
         p->o.least = e->least > 1 ? e->least : 1;

@@ -19,7 +19,8 @@
  * (4) The number of active workers is between `least` and `most`; below it the run waits, and ends
  *     with the first cause when wait_s is over.
  * (5) A slot that failed `strikes` times in a row is left out until its penance is over; without
- *     progress restarts come slower and slower, and end at max_restarts.
+ *     progress restarts come slower and slower, and end at max_restarts. A slot whose numbers were
+ *     wrong `catches` times is left out for good.
  * (6) Every end of an active world, and every failure of another one, has one cause, the first: it
  *     is told once.
  * (7) After EXIT nothing is asked for any more. EXIT comes when all worlds are gone.
@@ -55,6 +56,8 @@ typedef struct tt_policy_opts {
                          * for more of them, while there are fewer than `most`: 0.1           */
     int strikes;        /* failures in a row after which a slot is left out: 3                */
     double penance_s;   /* how long, doubled each time: 30                                    */
+    int catches;        /* times its numbers were wrong after which a slot is left out for good,
+                         * however much it did well in between: 2                             */
     int max_restarts;   /* failures in a row, without a world between them that proved itself,
                          * that interrupt the training; -1: any                               */
     bool standby;       /* keep the next world standing by: true                              */
@@ -76,6 +79,9 @@ typedef enum tt_event_kind {
     TT_EV_TROUBLE, /* world, rank, code: it says what went wrong, and its world ends. fatal:
                     * would happen again (bad job, diverged): no restart. Code 4, which is that of
                     * TT_EPEER: it misses another one, and is not to blame                 */
+    TT_EV_CORRUPT, /* world, rank: its numbers were not those of the others. fatal: its world ends;
+                    * that may be said of several, and by several: of each it counts once in a
+                    * world. Else nothing came of it, and the world ends if it was once too often */
     TT_EV_WANT,    /* least, most: from now on                                             */
     TT_EV_RENEW,   /* what workers are started with is another from now on: a world that has it
                     * takes over at a step boundary                                       */
@@ -122,7 +128,8 @@ typedef enum tt_cause_kind {
     TT_CAUSE_OUT,     /* a slot is left out                      */
     TT_CAUSE_BACK,    /* ... and is taken in again               */
     TT_CAUSE_STOP,
-    TT_CAUSE_RENEW, /* workers are started otherwise from now on */
+    TT_CAUSE_RENEW,   /* workers are started otherwise from now on */
+    TT_CAUSE_CORRUPT, /* its numbers were not those of the others */
 } tt_cause_kind;
 
 typedef struct tt_cause { /* first cause, with all that is known of it; -1: not known */

@@ -1,5 +1,6 @@
 #include "roster.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,6 +90,17 @@ bool tt_roster_strike(tt_roster *t, tt_member m, int strikes, double penance_s, 
     s->penances++;
     t->outs++;
     t->changed = true;
+    return true;
+}
+
+bool tt_roster_catch(tt_roster *t, tt_member m, int catches)
+{
+    tt_slot *s = tt_roster_slot(t, m);
+
+    if (++s->caught != catches) return false;
+    t->outs += !s->out;
+    s->out = t->changed = true;
+    s->out_until = INFINITY;
     return true;
 }
 

@@ -8,6 +8,7 @@
 typedef struct tt_slot {
     int failures; /* in a row */
     int penances; /* so far   */
+    int caught;   /* so far, with wrong numbers: no progress makes up for that */
     bool out;
     double out_until;
     bool used;   /* by the world that was active last  */
@@ -38,6 +39,8 @@ int tt_roster_count(const tt_roster *t, double out_until);
 
 /* A slot has failed. True if it is left out from now on. */
 bool tt_roster_strike(tt_roster *t, tt_member m, int strikes, double penance_s, double now);
+/* Its numbers were wrong. True if it is left out for good from now on: after `catches` times. */
+bool tt_roster_catch(tt_roster *t, tt_member m, int catches);
 /* A slot whose penance is over: true, once for each. */
 bool tt_roster_back(tt_roster *t, double now, tt_member *out);
 

@@ -330,8 +330,10 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
         tt_str_add(out, "too few workers are left: waiting for more");
         break;
     case TT_CAUSE_OUT:
-        tt_str_add(out, "slot %d of %s failed too often and is left out", c->slot,
-                   host_name(s, c->host));
+        tt_str_add(out,
+                   c->code ? "slot %d of %s failed too often and is left out"
+                           : "slot %d of %s had wrong numbers before and is left out for good",
+                   c->slot, host_name(s, c->host));
         break;
     case TT_CAUSE_BACK:
         tt_str_add(out, "slot %d of %s is taken in again", c->slot, host_name(s, c->host));
@@ -341,6 +343,9 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
         break;
     case TT_CAUSE_RENEW:
         tt_str_add(out, "%s", s->renewed);
+        break;
+    case TT_CAUSE_CORRUPT:
+        tt_str_add(out, "has other numbers than the others");
         break;
     case TT_CAUSE_NONE:
         break;
@@ -353,7 +358,7 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
 static bool is_failure(tt_cause_kind k)
 {
     return k == TT_CAUSE_DEAD || k == TT_CAUSE_HUNG || k == TT_CAUSE_STUCK ||
-           k == TT_CAUSE_TROUBLE || k == TT_CAUSE_HOST;
+           k == TT_CAUSE_TROUBLE || k == TT_CAUSE_HOST || k == TT_CAUSE_CORRUPT;
 }
 
 static void tell(tt_supervisor *s, const tt_cause *c)
@@ -456,6 +461,19 @@ static void hear_found(tt_supervisor *s, world *w, const json_t *o)
     if (is_deposed(s)) return;
     TT_FAILPOINT("supervisor.found");
     tt_hub_say(s->o.hub, w->member[0].from, json_pack("{s:s}", "say", "heard"));
+}
+
+/* A world has gone back. What its ranks told before is no more. */
+static void hear_rollback(tt_supervisor *s, world *w, const json_t *o)
+{
+    tt_record r = {.kind = TT_REC_ROLLBACK,
+                   .generation = (uint32_t)w->generation,
+                   .attempt = (uint32_t)json_integer_value(json_object_get(o, "attempt")),
+                   .step = json_integer_value(json_object_get(o, "step"))};
+
+    if (!w->generation || !w->found || w->killed) return;
+    for (int i = 0; i < w->members && w->member; i++) w->member[i].step = r.step;
+    record(s, &r, true);
 }
 
 static void hear_epoch(tt_supervisor *s, const world *w, const json_t *o)
@@ -700,6 +718,21 @@ static void tell_run(tt_supervisor *s)
     tt_hub_set_run(s->o.hub, id);
 }
 
+/* Ranks whose numbers were not those of the others. */
+static void hear_blame(tt_supervisor *s, int id, const json_t *list, bool ends)
+{
+    json_t *rank;
+    size_t i;
+
+    json_array_foreach(list, i, rank)
+    {
+        take_event(s, (tt_event){.kind = TT_EV_CORRUPT,
+                                 .world = id,
+                                 .rank = (int)json_integer_value(rank),
+                                 .fatal = ends});
+    }
+}
+
 /* What a worker tells: for the ledger, for the policy, and most of it for the screen. */
 static void hear_told(tt_supervisor *s, const json_t *letter)
 {
@@ -711,6 +744,10 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
     if (!w || !event || rank < 0 || rank >= w->members) return;
     if (!strcmp(event, "found")) {
         hear_found(s, w, o);
+        return;
+    }
+    if (!strcmp(event, "rollback")) {
+        hear_rollback(s, w, o);
         return;
     }
     if (!strcmp(event, "epoch")) {
@@ -734,6 +771,7 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
         record_end(s, w, o, code);
         take_event(s, (tt_event){.kind = TT_EV_RESULT, .world = w->id, .code = code});
     }
+    hear_blame(s, w->id, json_object_get(o, "blame"), !strcmp(event, "error"));
     if (!strcmp(event, "error"))
         take_event(s, (tt_event){.kind = TT_EV_TROUBLE,
                                  .world = w->id,

@@ -105,6 +105,11 @@ tt_data_flow tt_data_feeding(const tt_data *d);
  * A *pass* goes over all samples once in the order of a counter-based permutation keyed by (seed,
  * pass). by_pass: a step never crosses the end of a pass; the last one of a pass is shorter if it
  * must be. else: steps go on across passes and all have the same size (`train.steps_per_epoch`). */
+enum { TT_TURNS = 16 };
+typedef struct tt_turn { /* after a rollback to this step; keys are 1, 2, ... */
+    int64_t step;
+    uint64_t key;
+} tt_turn;
 typedef struct tt_order {
     int64_t count; /* samples of the split         */
     int64_t batch; /* global batch                 */
@@ -116,7 +121,13 @@ typedef struct tt_order {
     bool shuffle;
     bool augment; /* as data.augment says; false: the samples as they are */
     uint64_t seed;
+    /* Turns: from the turn's step on, what is left of its pass comes in another order, and so do
+     * the passes after it, if they are shuffled. Of each pass every sample still comes once. */
+    tt_turn turn[TT_TURNS];
+    int turns;
 } tt_order;
+/* Another turn; false: there were too many of late. */
+bool tt_order_turn(tt_order *o, int64_t step);
 int64_t tt_order_steps(const tt_order *o); /* steps of a pass, by_pass: ceil(count / batch) */
 int tt_order_size(const tt_order *o, int64_t step); /* samples in this step, of this host ...  */
 int tt_order_most(const tt_order *o);               /* ... and in any, at most */

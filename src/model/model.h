@@ -100,6 +100,8 @@ typedef struct tt_result { /* sums over the samples of the pass, unnormalised */
     double part[TT_LOSSES], part_weight[TT_LOSSES];
     int64_t correct, top5, rows; /* of the first classification loss                    */
     uint64_t witness;            /* of which samples: the driver's, modulo 2^64         */
+    uint64_t hash;               /* of the gradient, if it is audited: the driver's; 0  */
+    int rank;                    /* who made it, then                                   */
     double turned_s;             /* tt_clock_s() when forward was over                  */
 } tt_result;
 
@@ -111,6 +113,18 @@ void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *grad, bool
                   uint64_t seed);
 void tt_run_advance(tt_run *r, tt_yield *out);
 const tt_result *tt_run_result(const tt_run *r);
+
+/* A training pass to find the first number in it that is not finite: in the batch, the output of a
+ * layer, the loss, or, on the way back, the gradient of a layer. False: there is none. Sums of
+ * batch norm are those of this batch alone. */
+enum { TT_FAULT_SAMPLES = 8 };
+typedef struct tt_fault {
+    const char *layer; /* "input", "loss", or its name, which is the model's */
+    bool backward;
+    int samples;                  /* of the batch that it is in; 0: not told apart ... */
+    int sample[TT_FAULT_SAMPLES]; /* ... and the first of them                         */
+} tt_fault;
+bool tt_run_probe(tt_run *r, const tt_batch *in, float *grad, uint64_t seed, tt_fault *out);
 
 /* After a pass: the output of a layer (NULL: the last), (n, features) PLAIN, into out. TT_EINVAL if
  * there is no such layer or if it was fused away (open the model with `keep`). */

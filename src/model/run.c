@@ -19,6 +19,7 @@ struct tt_run {
     uint64_t seed;
     int time, phase; /* see calls.h; phase 1: a norm has its sums   */
     tt_result result;
+    tt_fault *fault; /* where to tell of numbers that are none; NULL: nobody asks */
 };
 
 static int slices(const tt_run *r)
@@ -540,6 +541,71 @@ static bool answer(const tt_run *r, const call *c, int phase)
     return true;
 }
 
+/* ---- Numbers that are none ---- */
+
+static bool sample_is_finite(const tt_run *r, const tensor *t, const float *x, int i)
+{
+    int64_t lanes = t->layout == TT_LANES ? r->m->k->lanes : 1;
+
+    x += i / lanes * lanes * t->count + i % lanes;
+    for (int64_t k = 0; k < t->count; k++)
+        if (!isfinite(x[k * lanes])) return false;
+    return true;
+}
+
+/* The samples of a tensor that are not finite; false: there are none. */
+static bool note_samples(tt_run *r, int at, const float *x)
+{
+    tt_fault *f = r->fault;
+
+    for (int i = 0; i < r->in.n && x; i++) {
+        if (sample_is_finite(r, &r->m->tensors[at], x, i)) continue;
+        if (f->samples < TT_FAULT_SAMPLES) f->sample[f->samples] = i;
+        f->samples++;
+    }
+    return f->samples > 0;
+}
+
+static void look_at_call(tt_run *r, const call *c, bool back)
+{
+    tt_fault *f = r->fault;
+    bool bad = false;
+
+    if (f->layer || !r->in.n) return;
+    if (c->kind == CALL_LOSS && !back) {
+        bad = note_samples(r, c->in[0], c->in_grad[0] ? grad(r, c->in[0]) : NULL) ||
+              !isfinite(r->result.loss);
+    } else if (!back) {
+        bad = note_samples(r, c->out, act(r, c->out));
+    } else {
+        for (int k = 0; k < c->in_count && !bad && c->kind != CALL_LOSS; k++)
+            bad = c->in_grad[k] && note_samples(r, c->in[k], grad(r, c->in[k]));
+        for (int k = 0; k < c->param_count && !bad && c->train_params; k++) {
+            const tt_param *p = &r->m->g.params[c->param[k]];
+            for (int64_t i = 0; i < p->n && !bad; i++) bad = !isfinite(r->grad[p->at + i]);
+        }
+    }
+    if (!bad) return;
+    f->backward = back;
+    f->layer = c->layer >= 0          ? r->m->g.layers[c->layer].name
+               : c->kind == CALL_LOSS ? "loss"
+                                      : "input";
+}
+
+bool tt_run_probe(tt_run *r, const tt_batch *in, float *g, uint64_t seed, tt_fault *out)
+{
+    tt_yield y;
+
+    *out = (tt_fault){0};
+    tt_run_begin(r, TT_PASS_TRAIN, in, g, false, seed);
+    r->fault = out;
+    if (note_samples(r, 0, in->x)) out->layer = "input";
+    do tt_run_advance(r, &y);
+    while (y.kind != TT_PASS_DONE);
+    r->fault = NULL;
+    return out->layer != NULL;
+}
+
 void tt_run_advance(tt_run *r, tt_yield *out)
 {
     const tt_model *m = r->m;
@@ -565,6 +631,7 @@ void tt_run_advance(tt_run *r, tt_yield *out)
         }
         r->phase = 0;
         r->time++;
+        if (r->fault) look_at_call(r, c, back);
         if (back && c->train_params) {
             *out = (tt_yield){.kind = TT_GRAD_READY, .grad = span_of(m, c)};
             return;

@@ -28,7 +28,7 @@ static int by_age(const void *x, const void *y)
 
 static bool makes_sense(const tt_found *f)
 {
-    return f->label.step >= 0 && f->parts > 0 && f->part >= 0 && f->part < f->parts;
+    return !f->bad && f->label.step >= 0 && f->parts > 0 && f->part >= 0 && f->part < f->parts;
 }
 
 /* Halves of one label stand together: found[at .. end). */
@@ -50,6 +50,12 @@ static bool same_slot(const tt_found *a, int host, int slot)
     return a->host == host && a->slot == slot;
 }
 
+/* Who holds no part (chief) has the weights all the same. */
+static bool has_vote(const tt_found *f)
+{
+    return f->hash && !f->bad && f->label.step >= 0;
+}
+
 /* A slot has one vote, by its current half, which stands before the other: that may be a wrong one
  * of the same label, beside the copy by which it was repaired. */
 static int votes(const tt_found *found, int at, int end, uint64_t hash)
@@ -60,8 +66,8 @@ static int votes(const tt_found *found, int at, int end, uint64_t hash)
         const tt_found *f = &found[i];
         bool second = false;
         for (int k = at; k < i && !second; k++)
-            second = makes_sense(&found[k]) && same_slot(&found[k], f->host, f->slot);
-        n += f->hash == hash && makes_sense(f) && !second;
+            second = has_vote(&found[k]) && same_slot(&found[k], f->host, f->slot);
+        n += f->hash == hash && has_vote(f) && !second;
     }
     return n;
 }
@@ -82,7 +88,7 @@ static int complete_parts(const tt_found *found, int at, int end, uint64_t hash)
     return 0;
 }
 
-/* The most frequent hash of a label; of equally frequent ones, the first that is complete. */
+/* The most frequent hash of a label. */
 static uint64_t right_hash(const tt_found *found, int at, int end, bool *disputed)
 {
     uint64_t best = 0;
@@ -92,27 +98,38 @@ static uint64_t right_hash(const tt_found *found, int at, int end, bool *dispute
     for (int i = at; i < end; i++) {
         uint64_t hash = found[i].hash;
         int n;
-        if (!hash || hash == best || !makes_sense(&found[i])) continue;
+        if (found[i].suspect) {
+            *disputed = true;
+            break;
+        }
+        if (hash == best || !has_vote(&found[i])) continue;
         n = votes(found, at, end, hash);
         if (n < best_votes) continue;
         *disputed = n == best_votes;
-        if (n == best_votes && complete_parts(found, at, end, best)) continue;
         best = hash;
         best_votes = n;
     }
     return best;
 }
 
-static void mark_odd(tt_found *found, int at, int end, uint64_t hash, tt_recovery *out)
+static void mark_odd(tt_found *found, int at, int end, uint64_t hash, bool all, tt_recovery *out)
 {
     for (int i = at; i < end; i++) {
-        found[i].odd = makes_sense(&found[i]) && !takes_part(&found[i], hash);
+        found[i].odd = makes_sense(&found[i]) && (all || !takes_part(&found[i], hash));
         out->odd += found[i].odd;
     }
 }
 
+/* Is it beyond where its line of history was left? */
+static bool was_left(const tt_told *told, tt_label l)
+{
+    return l.attempt < told->label.attempt && l.generation < told->by && l.step > told->label.step;
+}
+
 void tt_recover_choose(tt_found *found, int count, const tt_told *told, tt_recovery *out)
 {
+    bool skipped = false;
+
     *out = (tt_recovery){0};
     if (count) qsort(found, (size_t)count, sizeof *found, by_age);
     for (int at = 0, end; at < count; at = end) {
@@ -121,16 +138,20 @@ void tt_recover_choose(tt_found *found, int count, const tt_told *told, tt_recov
         int parts;
         end = end_of_label(found, count, at);
         hash = right_hash(found, at, end, &disputed);
-        if (PLANTED(PLANT_NO_VOTE)) hash = 0;
+        if (PLANTED(PLANT_NO_VOTE)) hash = disputed = 0;
         if (PLANTED(PLANT_TOLD_IGNORED)) behind = false;
-        mark_odd(found, at, end, hash, out);
+        mark_odd(found, at, end, hash, disputed, out);
         if (out->any && (!out->behind || behind)) continue;
+        if (disputed || (told && was_left(told, found[at].label))) {
+            skipped |= disputed && !out->any;
+            continue;
+        }
         if (!(parts = complete_parts(found, at, end, hash))) continue;
         out->any = true;
         out->label = found[at].label;
         out->parts = parts;
-        out->disputed = disputed;
-        out->behind = behind;
+        out->disputed = skipped;
+        out->behind = behind || skipped;
     }
 }
 

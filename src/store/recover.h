@@ -32,7 +32,11 @@ typedef struct tt_found { /* one half, as tt_commit_read tells it */
     tt_label label;
     uint64_t hash; /* of what all copies share: the weights; 0: not known */
     int part, parts;
-    bool odd; /* out: left out, because its hash is not that of the others of the same label */
+    bool bad;     /* its bytes do not give its hash: it is left out */
+    bool suspect; /* its slot made it from a half that is bad: what others have under its label came
+                   * of that rank's gradient, too. The label is as if disputed */
+    bool odd;     /* out: left out, because its hash is not that of the others of the same label, or
+                   * nobody can say which of them is right */
 } tt_found;
 
 typedef struct tt_recovery {
@@ -40,14 +44,18 @@ typedef struct tt_recovery {
     tt_label label;
     int parts;
     int odd;       /* halves left out for their hash */
-    bool disputed; /* as many copies of the label had another hash: one of them is wrong */
-    bool behind;   /* it does not come of what was told: committed steps are on hosts that are gone.
-                    * Go on from it, or from disk if that is newer, under a new attempt          */
+    bool disputed; /* a newer state was left out: as many copies of it had one hash as another */
+    bool behind;   /* it does not come of what was told: committed steps are on hosts that are gone,
+                    * or disputed. Go on from it, or from disk if that is newer, under a new attempt
+                    */
 } tt_recovery;
 
 /* Sorts `found`. Takes the freshest complete state that comes of what was told (NULL: nothing is
- * known), or else the freshest. Where hashes differ within a label, the most frequent one is right.
- * Halves whose numbers make no sense (part not below parts, step below 0) are left out. */
+ * known), or else the freshest. Where hashes differ within a label, the most frequent one is right;
+ * if there is none, the label is disputed and left out, and what is before it opens a new attempt.
+ * Halves whose numbers make no sense (part not below parts, step below 0) are left out, too, and so
+ * are those of a line of history that was left, beyond the step at which that was: the next world
+ * may meet half of what was disputed, and must not take it for the truth. */
 void tt_recover_choose(tt_found *found, int count, const tt_told *told, tt_recovery *out);
 
 /* Where the ranks of a world have their slots, and which part of the state each is to hold. A rank

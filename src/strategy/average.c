@@ -53,6 +53,7 @@ static tt_err meet(tt_strategy *s)
     if (s->met) memcpy(s->met, st.w, (size_t)s->size * sizeof *st.w);
     tt_model_refresh(s->model, 0, 1);
     s->met_at = s->turn;
+    hash_settle(s);
     return TT_OK;
 }
 
@@ -80,6 +81,7 @@ static tt_err hear(tt_strategy *s)
     if (!(err = tt_group_gather(g, &mine, sizeof mine, all))) {
         for (int r = 0; r < g->size; r++) {
             s->times[r] = all[r].row.times;
+            s->hashes[r] = all[r].row.hash;
             tt_result_add(&s->stats.all, &all[r].since);
         }
         s->stats.order = all[0].row.order;
@@ -88,7 +90,7 @@ static tt_err hear(tt_strategy *s)
         s->hear_at = s->step + (step_s * MOST_ALONE > 1 ? 1 + (int64_t)(1 / step_s) : MOST_ALONE);
     }
     free(all);
-    return err;
+    return err ? err : hash_compare(s, s->hashes);
 }
 
 tt_err average_step(tt_strategy *s, const tt_step_in *in)

@@ -128,9 +128,13 @@ typedef struct layout {
     size_t w[2], slot[2][TT_OPTIM_SLOTS];
 } layout;
 
+enum { AUDITS_MOST = 16 }; /* of a rank in a step */
+
 /* What a rank tells all others with every step. */
 typedef struct row {
-    tt_rank_times times; /* of the step before */
+    tt_rank_times times;          /* of the step before */
+    uint64_t hash;                /* of its weights when they were last those of all */
+    uint64_t checks[AUDITS_MOST]; /* of gradients that it has computed for others, in this step */
     int order;
 } row;
 
@@ -232,6 +236,16 @@ struct tt_strategy {
     tt_step_stats stats;
     tt_rank_times *times; /* of all ranks */
     row row;              /* of this one  */
+    const float *hashed;  /* what the threads hash ...  */
+    uint64_t *hash_part;  /* ... and what each has of it */
+    uint64_t *hashes;     /* of all ranks */
+    int *auditor;         /* of each unit: a rank; -1: none */
+    int *audits;          /* of each rank: how many */
+    float *audit_grad;    /* NULL: there are no audits */
+    tt_err (*fetch)(void *who, int first, int n, const tt_batch **out); /* see tt_step_in */
+    void *who;
+    range ran;            /* the units of this rank in the step */
+    bool *odd;            /* ranks whose weights were not those of the others */
     double passed, heard; /* when this rank had run its units, and knew of all others' */
     exchange *ex;
     tt_parcel *in, *out; /* for what is begun: of each member of the group */
@@ -303,6 +317,8 @@ static inline bool owns(const tt_strategy *s, int piece)
 {
     return !sharded(s) || (s->piece_node[piece] == s->node && s->piece_column[piece] == s->local);
 }
+
+void begin_half(tt_strategy *s); /* replicate.c: the half that is not current is written to now */
 
 /* The first error of any thread ends the step for all of them. */
 void strategy_fail(tt_strategy *s, tt_err err);
@@ -393,6 +409,26 @@ bool backup_left(const tt_strategy *s); /* units that we may help with and nobod
 backup *backup_next(tt_strategy *s, double patience_s);
 /* The terms of the node's sum, when all seats are ready; in `room` if they are not as planned. */
 const float *const *backup_terms(const tt_strategy *s, const float **room);
+
+/* ---- audit.c: do all ranks have the same numbers? ---- */
+void hash_share(tt_strategy *s, int me);  /* of `hashed`: what this thread has to do with it */
+uint64_t hash_join(tt_strategy *s);       /* ... when all have done theirs                   */
+void hash_settle(tt_strategy *s);         /* of the state, which is that of all now          */
+void hash_flip(tt_strategy *s, float *w); /* a bit of it, for tests */
+tt_err audit_open(tt_strategy *s);
+void audit_close(tt_strategy *s);
+void audit_begin(tt_strategy *s); /* of a step: who looks at which units? */
+/* Of a unit that this rank has run: if it is audited, its gradient is not to be given to others
+ * before this has seen it. */
+static inline bool is_audited(const tt_strategy *s, int u)
+{
+    return s->auditor && s->auditor[u] >= 0;
+}
+void audit_own(tt_strategy *s, int u, float *grad);
+void audit_others(tt_strategy *s);  /* thread 0: those of others that are ours to look at */
+bool audit_compare(tt_strategy *s); /* all have told: false if there is a doubt           */
+/* TT_EPEER unless all are the same, in rank order; sets `odd`. */
+tt_err hash_compare(tt_strategy *s, const uint64_t *hash);
 
 /* ---- average.c ---- */
 /* What ranks that train apart do together after a step, if it is time. */

@@ -253,6 +253,7 @@ static bool run_unit(tt_strategy *s, int me, int u, const tt_batch *from, int sk
         tt_batch in =
             tt_batch_cut(from, (int)(first - skip + a), (int)(b - a), s->features, s->labels);
         double begun = tt_clock_s();
+        if (TT_FAILPOINT("step.nan") && in.n) *(float *)(uintptr_t)in.x = NAN;
         if (!run_part(s, me, &in, grad, i > 0, last && i == parts - 1, s->backup_of[u], reduced))
             return false;
         const tt_result *r = tt_run_result(tt_crew_run(s->crew, me));
@@ -324,9 +325,11 @@ static void run_units(tt_strategy *s, int me, int *reduced)
     for (int u = run.a; u < run.b; u++) {
         int at = fold_place(&f);
         if (s->present[u] || s->lockstep)
-            run_own(s, me, u, grad_at(s, s->local, me, at), u + 1 == run.b, reduced);
+            run_own(s, me, u, grad_at(s, s->local, me, at), u + 1 == run.b && !is_audited(s, u),
+                    reduced);
         else
             memset(results_of(s) + u, 0, sizeof(tt_result));
+        if (is_audited(s, u)) audit_own(s, u, grad_at(s, s->local, me, at));
         if (!s->present[u]) at--; /* the last one that is in use */
         for (int adds = fold_add(&f, u, s->present[u]); adds > 0; adds--, at--) {
             float *to = grad_at(s, s->local, me, at - 1);
@@ -347,7 +350,7 @@ static void run_other(tt_strategy *s, const backup *b, int *reduced)
     tt_err err;
 
     unit_samples(s, b->unit, &first, &count);
-    if ((err = s->given->fetch(s->given->who, first, count, &in))) {
+    if ((err = s->fetch(s->who, first, count, &in))) {
         strategy_fail(s, err);
         return;
     }
@@ -366,7 +369,7 @@ static void help_others(tt_strategy *s, int *reduced)
     tt_idle idle = {.limit_s = s->plan.timeout_s};
     const backup *b;
 
-    while (!strategy_failed(s) && s->given->fetch && backup_left(s)) {
+    while (!strategy_failed(s) && s->fetch && backup_left(s)) {
         if ((b = backup_next(s, patience_s))) {
             run_other(s, b, reduced);
             idle = (tt_idle){.limit_s = s->plan.timeout_s};
@@ -462,9 +465,14 @@ static void hear_results(tt_strategy *s)
         for (int l = 0; l < s->nodes[h].ranks; l++) {
             const row *r = rows_of(s) + s->nodes[h].places.a + l;
             s->times[s->nodes[h].rank[l]] = r->times;
+            s->hashes[s->nodes[h].rank[l]] = r->hash;
             if (!s->nodes[h].rank[l]) s->stats.order = r->order;
         }
-    s->apply = isfinite(s->stats.sum.loss);
+    if (s->plan.aggregate != TT_AVERAGE && (err = hash_compare(s, s->hashes))) {
+        strategy_fail(s, err);
+        return;
+    }
+    s->apply = (!s->auditor || audit_compare(s)) && isfinite(s->stats.sum.loss);
     if (s->plan.aggregate == TT_AVERAGE && !s->mine->n) s->apply = false; /* nothing to learn */
     if (s->apply) tt_optim_begin(s->optim, s->step, s->stats.sum.weight, s->stats.sum.samples);
 }
@@ -570,9 +578,8 @@ static void take_weights(tt_strategy *s, int me)
 
 /* The old state is written over from here on. All ranks have given their results of this step, so
  * all have kept those of the one before. */
-static void begin_half(tt_strategy *s)
+void begin_half(tt_strategy *s)
 {
-    s->heard = tt_clock_s();
     if (!s->given->whole) return;
     atomic_store(s->given->whole, 0);
     atomic_fetch_add(s->given->begun, 1);
@@ -588,13 +595,17 @@ static void step_member(void *arg, int me)
         await(s, me, &rank_at(s, l)->used, s->turn - 1, l, true, "the end of the step before");
     if (!me) rows_of(s)[s->nodes[s->node].places.a + s->local] = s->row;
     run_units(s, me, &reduced);
+    if (!me && s->auditor) audit_others(s);
     if (!me && s->backup_count) help_others(s, &reduced);
     if (me || !s->given->due) tt_flag_set(&seat_at(s, s->local, me)->passed, s->turn);
     if (!me) s->passed = tt_clock_s();
     finish_sums(s, me, &reduced);
     if (!me && s->given->due) await_due(s);
     if (!me) hear_results(s);
-    if (!me && s->apply) begin_half(s);
+    if (!me && s->apply) {
+        s->heard = tt_clock_s();
+        begin_half(s);
+    }
     tt_team_barrier(team);
     if (!s->apply) {
         if (!me) finish_exchange(s); /* nothing may be under way when the step is over */
@@ -609,10 +620,13 @@ static void step_member(void *arg, int me)
     if (sharded(s) && trace_on(s)) trace_add(s, me, TRACE_WEIGHTS, 0, begun, tt_clock_s());
     if (!me && !strategy_failed(s)) {
         s->half = !s->half;
+        s->hashed = w_at(s, s->local, s->half);
+        if (TT_FAILPOINT("step.flip_weight")) hash_flip(s, w_at(s, s->local, s->half));
         tt_model_bind(s->model, w_at(s, s->local, s->half));
     }
     tt_team_barrier(team);
     tt_model_refresh(s->model, me, tt_crew_size(s->crew));
+    hash_share(s, me);
 }
 
 /* Who adds what: the terms of the node's seats, and what is to be made of them. */
@@ -708,10 +722,15 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     s->mine = in->mine;
     s->n = in->n;
     s->row.order = in->order;
-    s->stats = (tt_step_stats){0};
+    s->stats = (tt_step_stats){.doubt.unit = -1};
+    s->fetch = in->fetch;
+    s->who = in->who;
+    s->ran = (range){s->seats[s->first_seat].units.a,
+                     s->seats[s->first_seat + tt_crew_size(s->crew) - 1].units.b};
     s->host_n = in->host_n;
     s->given = in;
     if (!mark_present(s) || !s->planned) plan_sums(s);
+    if (s->auditor) audit_begin(s);
     exchange_begin(s);
     s->passed = s->heard = begun;
     tt_team_run(tt_crew_team(s->crew), step_member, s);
@@ -719,6 +738,7 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     tt_flag_set(&rank_at(s, s->local)->used, s->turn);
     s->stats.applied = s->apply || (average && !in->mine->n);
     s->stats.met = !average || s->world->size == 1;
+    if (s->apply && (!average || s->world->size == 1)) s->row.hash = hash_join(s);
     take_times(s, in->data_s, begun);
     deal_again(s);
     if (trace_on(s)) {

@@ -35,7 +35,7 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
         bool exact;
         const char *grains, *compress, *copies;
         int64_t bucket, backup;
-        double timeout;
+        double timeout, audit;
         tt_node *average;
     } p = {0};
     struct {
@@ -57,6 +57,8 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
          "exact: grains move to faster workers; random, for tests: to any, after every step"},
         {"backup", TT_INT, offsetof(__typeof__(p), backup), "0", 0, 16, NULL,
          "exact: so many grains of a worker that is late are computed by others of its host too"},
+        {"audit", TT_NUMBER, offsetof(__typeof__(p), audit), "0", 0, 1, NULL,
+         "exact: this share of all grains is computed by two workers, and compared bit for bit"},
         {"bucket", TT_SIZE, offsetof(__typeof__(p), bucket), "2MiB", 4096, 1 << 30, NULL,
          "gradients are exchanged in runs of about this size"},
         {"compress", TT_STRING, offsetof(__typeof__(p), compress), "none", 0, 0, NULL,
@@ -103,7 +105,15 @@ tt_err tt_plan_read(tt_node *parallel, tt_plan *out)
     if (p.backup && !p.exact)
         return tt_node_fail(tt_node_get(parallel, "backup"),
                             "backup is for exact: without, the sums depend on who provides what");
+    if (p.audit > 0 && !p.exact)
+        return tt_node_fail(tt_node_get(parallel, "audit"),
+                            "audit compares grains bit for bit, which needs exact: true");
+    if (p.audit > 0 && p.backup)
+        return tt_node_fail(tt_node_get(parallel, "audit"),
+                            "audit and backup exclude each other: of a grain that another worker "
+                            "has provided nobody is left to blame");
     *out = (tt_plan){.aggregate = (tt_aggregate)p.aggregate,
+                     .audit = p.audit,
                      .exact = p.exact,
                      .balance = (tt_balance)p.balance,
                      .backup = (int)p.backup,
@@ -276,6 +286,10 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     s->offered = take((size_t)threads, sizeof *s->offered);
     s->total = take((size_t)s->sums_most, sizeof *s->total);
     s->times = take((size_t)s->world->size, sizeof *s->times);
+    s->hashes = take((size_t)s->world->size, sizeof *s->hashes);
+    if ((err = audit_open(s))) return err;
+    s->odd = take((size_t)s->world->size, sizeof *s->odd);
+    s->hash_part = take((size_t)threads, sizeof *s->hash_part);
     s->own_pieces = take((size_t)s->piece_count, sizeof *s->own_pieces);
     for (int i = 0; i < s->piece_count; i++)
         if (owns(s, i)) s->own_pieces[s->own_count++] = i;
@@ -368,6 +382,10 @@ void tt_strategy_close(tt_strategy *s)
     free(s->offered);
     free(s->total);
     free(s->times);
+    free(s->hashes);
+    audit_close(s);
+    free(s->odd);
+    free(s->hash_part);
     free(s->own_pieces);
     free(s);
 }
@@ -484,6 +502,7 @@ void tt_strategy_settle(tt_strategy *s)
 {
     if (s->met) memcpy(s->met, w_at(s, s->local, s->half), (size_t)s->size * sizeof(float));
     tt_team_run(tt_crew_team(s->crew), refresh_member, s);
+    hash_settle(s);
 }
 
 tt_err tt_strategy_collect(tt_strategy *s, bool slots)

@@ -39,6 +39,7 @@ typedef struct tt_plan {
     tt_balance balance;
     int backup;           /* exact: units of a rank that others of its node may compute too */
     int grains;           /* exact: units of a batch                               */
+    double audit;         /* exact: share of units that another rank computes too  */
     int64_t bucket_bytes; /* gradients are summed in runs of about this size       */
     int64_t accumulate;   /* parts of a unit, run one after the other              */
     double timeout_s;     /* how long a rank is waited for                         */
@@ -125,7 +126,8 @@ float *tt_strategy_residual(const tt_strategy *s);
  * another place takes the sum of both over all ranks; with PowerSGD of the first alone, for the
  * second is its factors. */
 void tt_strategy_feedback(tt_strategy *s, float *first, float *second, bool back);
-/* Such a sum, put at rank 0 in tt_strategy_residual, is what this world has to send. All call it. */
+/* Such a sum, put at rank 0 in tt_strategy_residual, is what this world has to send. All call it.
+ */
 tt_err tt_strategy_owe(tt_strategy *s);
 /* Makes rank 0's state everybody's, and the model's packed weights current: before the first step
  * and whenever the state was written to. */
@@ -139,12 +141,31 @@ tt_err tt_strategy_collect(tt_strategy *s, bool slots);
 /* TT_EPEER if not all ranks have the same weights, bit for bit. */
 tt_err tt_strategy_compare(tt_strategy *s);
 
+/* A hash of weights that lie as those of the state do: of every bit and its place, the same for any
+ * number of threads; never 0. */
+uint64_t tt_strategy_hash(tt_strategy *s, const float *w);
+/* That of this rank's, made when all ranks had the same last: after the last step, or (average)
+ * meeting. All hear of it with the next step, and if it is not the same everywhere, that step fails
+ * with TT_EPEER on all ranks, applied on none. */
+uint64_t tt_strategy_hashed(const tt_strategy *s);
+tt_err tt_strategy_agree(tt_strategy *s); /* all compare it now */
+/* After such a failure: was it this rank that differed? Of none it is known if there is no
+ * majority. */
+bool tt_strategy_odd(const tt_strategy *s, int rank);
+
 typedef struct tt_rank_times { /* of a step, in seconds */
     double data, forward, backward, wait, optim, step;
     double unit; /* of a full batch, by one thread; 0: it ran none */
     int units;   /* that it was dealt */
     int backups; /* that it provided in the place of others, so far */
 } tt_rank_times;
+
+/* A unit whose gradient two ranks have computed, and not the same. */
+typedef struct tt_doubt {
+    int unit; /* -1: none */
+    int rank[2];
+    uint64_t hash[2];
+} tt_doubt;
 
 typedef struct tt_step_stats {
     tt_result sum; /* of this step, over all ranks; average: of this one              */
@@ -157,7 +178,8 @@ typedef struct tt_step_stats {
     double optim_s;               /* the rest: update, and new weights from others     */
     int64_t bytes_sent;           /* to other nodes                                    */
     int backups;                  /* units this rank provided in the place of others   */
-    int order;                    /* what rank 0 gave: all hear of it in the same step */
+    tt_doubt doubt; /* all hear of it, and the step is not applied: it is to be done again */
+    int order;      /* what rank 0 gave: all hear of it in the same step */
 } tt_step_stats;
 /* One step. TT_EPEER: a rank was missing. */
 typedef struct tt_step_in {
@@ -177,9 +199,10 @@ typedef struct tt_step_in {
     int due_count;
     _Atomic uint64_t *mark;
     uint64_t value;
-    /* For backups: samples [first, first + n) of the step, as in unit_samples; valid until it is
-     * asked again. Asked by the thread that called, in the middle of the step: when a rank is late,
-     * and not before, it shows which samples are wanted. May be NULL if the plan has none. */
+    /* For backups and audits: samples [first, first + n) of the step, as in unit_samples; valid
+     * until it is asked again. Asked by the thread that called, in the middle of the step: when a
+     * rank is late, and not before, it shows which samples are wanted. May be NULL if the plan has
+     * none. */
     tt_err (*fetch)(void *who, int first, int n, const tt_batch **out);
     void *who;
     bool meet; /* average: they meet after this step, due or not: the state will
@@ -187,6 +210,25 @@ typedef struct tt_step_in {
     bool hear; /* average: they hear of each other after this step at latest */
 } tt_step_in;
 tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out);
+/* After a step that was not applied: is it by one of this rank's units, and by what in it? They are
+ * run again, so it takes as long as they do on one thread. */
+typedef struct tt_blame {
+    int unit; /* -1: none of this rank */
+    char layer[96];
+    bool backward; /* forward all numbers of the unit are finite */
+    int samples;   /* that have it ... */
+    int places;
+    uint64_t place[TT_FAULT_SAMPLES][2]; /* ... and the first of them */
+} tt_blame;
+bool tt_strategy_probe(tt_strategy *s, tt_blame *out);
+/* After a doubt: what the gradient's hash is if this rank computes the unit now. 0: it has not the
+ * samples. */
+tt_err tt_strategy_again(tt_strategy *s, int unit, uint64_t *hash);
+void tt_strategy_blame(tt_strategy *s, int rank); /* tt_strategy_odd is true of it from now on */
+/* All ranks, after such a step: the state it began with becomes that of the step after, as if it
+ * had been one that changes nothing. Not for average, nor with compression, which would owe what is
+ * no number. */
+void tt_strategy_skip(tt_strategy *s);
 /* average: all meet now, if they have not since the last step; else there is nothing to do. Before
  * the state is looked at between steps. */
 tt_err tt_strategy_meet(tt_strategy *s);

@@ -2,6 +2,7 @@
  * state. Start, resume, recovery, growing and shrinking are all this: find the freshest state there
  * is, take it up, go on at the next step. */
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,10 +164,13 @@ static tt_err spread_start(tt_trainer *t)
         double early_best, best, final_loss, epoch_loss, epoch_weight;
         tt_witness witness;
         bool early_end;
-    } at = {t->step,       t->early_bad,    t->early_best, t->best,     t->final_loss,
-            t->epoch_loss, t->epoch_weight, t->witness,    t->early_end};
+        int turns;
+        tt_turn turn[TT_TURNS];
+    } at = {t->step,       t->early_bad,    t->early_best, t->best,      t->final_loss,
+            t->epoch_loss, t->epoch_weight, t->witness,    t->early_end, t->order.turns};
     tt_err err;
 
+    memcpy(at.turn, t->order.turn, sizeof at.turn);
     if ((err = tt_group_bcast(tt_world_all(t->world), 0, &at, sizeof at))) return err;
     t->step = at.step;
     t->early_bad = at.early_bad;
@@ -177,6 +181,8 @@ static tt_err spread_start(tt_trainer *t)
     t->epoch_weight = at.epoch_weight;
     t->witness = at.witness;
     t->early_end = at.early_end;
+    t->order.turns = at.turns;
+    memcpy(t->order.turn, at.turn, sizeof at.turn);
     return tt_strategy_spread(t->strategy);
 }
 
@@ -194,6 +200,13 @@ static tt_err open_feed(tt_trainer *t)
                         &t->feed);
 }
 
+tt_err trainer_feed(tt_trainer *t)
+{
+    tt_feed_close(t->feed);
+    t->feed = NULL;
+    return open_feed(t);
+}
+
 /* What the job asks for and here comes to nothing. */
 static void tell_idle(const tt_trainer *t)
 {
@@ -205,6 +218,8 @@ static void tell_idle(const tt_trainer *t)
         tt_warn("parallel.grains is for parallel.exact, and without it does nothing");
     if (t->plan.backup && tt_strategy_nodes(t->strategy) == t->world->size)
         tt_info("parallel.backup: workers back up others of their host, and here there are none");
+    if (t->plan.audit > 0 && t->world->size == 1)
+        tt_info("parallel.audit: there is one worker, and nobody to look after it");
     if (strcmp(t->plan.compress, "none") && t->world->size == 1)
         tt_info("parallel.compress: there is one worker, and nothing travels");
 }
@@ -275,7 +290,8 @@ tt_err tt_train_begin(tt_trainer *t)
     TT_FAILPOINT("begin.loaded");
     if ((err = all_agree(t, open_files(t))) ||
         (err = all_agree(t, t->saves ? trainer_saver_open(t) : TT_OK)) ||
-        (!recovered && (err = spread_start(t))) || (err = all_agree(t, open_feed(t))))
+        (!recovered && (err = spread_start(t))) || (err = all_agree(t, open_feed(t))) ||
+        (err = all_agree(t, numbers_open(t))))
         return err;
     TT_FAILPOINT("begin.spread");
     if (!recovered && (err = keep_first(t))) return err;
@@ -290,5 +306,74 @@ tt_err tt_train_begin(tt_trainer *t)
     TT_FAILPOINT("begin.done");
     t->world->timeout_s = 1.5 * t->plan.timeout_s; /* of messages: see tt_strategy_open */
     tt_vital_set(o->vital, TT_PHASE_STEP, t->step);
+    return TT_OK;
+}
+
+/* ---- Going back ---- */
+
+enum { BACK_MOST = 3 };
+
+/* What a training begins with, before anything is known of it. */
+static void forget_progress(tt_trainer *t)
+{
+    t->step = t->early_bad = 0;
+    t->early_best = t->best = t->progress.best = t->final_loss = NAN;
+    t->epoch_loss = t->epoch_weight = 0;
+    t->witness = (tt_witness){0};
+    t->early_end = t->open_end = false;
+    t->order.turns = 0;
+}
+
+/* Rank 0: the newest good checkpoint, or what it was started with. */
+static tt_err find_again(tt_trainer *t)
+{
+    const tt_train_opts *o = &t->opts;
+    tt_err err;
+
+    if (!t->dir) return o->init ? load_init(t, o->init, o->partial) : TT_OK;
+    if ((err = trainer_find_ckpt(t, &t->ckpt)) || t->ckpt) return err;
+    free(t->init);
+    t->init = NULL;
+    return begin_anew(t, o);
+}
+
+/* Turns that were taken since the checkpoint was made are not in it. */
+static tt_err turn_order(tt_trainer *t, const tt_order *before)
+{
+    int again = 0;
+
+    for (int i = 0; i < before->turns; i++) again += before->turn[i].step == t->step;
+    if (again >= BACK_MOST)
+        return tt_fail(TT_EDIVERGED,
+                       "it went back to step %lld %d times already, in another order each time",
+                       (long long)t->step, again);
+    memcpy(t->order.turn, before->turn, sizeof before->turn);
+    t->order.turns = before->turns;
+    return tt_order_turn(&t->order, t->step)
+               ? TT_OK
+               : tt_fail(TT_EDIVERGED, "it went back %d times of late", TT_TURNS);
+}
+
+tt_err trainer_go_back(tt_trainer *t)
+{
+    tt_order before = t->order;
+    tt_err err = TT_OK;
+
+    if ((err = trainer_await_saver(t))) return err;
+    if (!t->world->rank) err = find_again(t);
+    if ((err = all_agree(t, err))) return err;
+    forget_progress(t);
+    tt_strategy_skip(t->strategy); /* what is committed is not written to */
+    t->state = tt_strategy_state(t->strategy);
+    tt_strategy_init(t->strategy);
+    if (!t->world->rank) err = load_state(t);
+    if ((err = all_agree(t, err)) || (err = spread_start(t)) || (err = turn_order(t, &before)))
+        return err;
+    if ((err = all_agree(t, trainer_feed(t))) || (err = all_agree(t, report_go_back(t))))
+        return err;
+    keep_new_line(t);
+    if ((err = keep_first(t))) return err;
+    t->committed = t->step;
+    t->collected = -1;
     return TT_OK;
 }

@@ -106,6 +106,9 @@ tt_err read_train(tt_node *train, train_conf *out)
         {"clip", TT_NODE, offsetof(train_conf, clip), "-", 0, 0, NULL, "{norm: x, value: y}"},
         {"groups", TT_NODE, offsetof(train_conf, groups), "-", 0, 0, NULL,
          "other settings for parameters whose name matches"},
+        {"on_nan", TT_CHOICE, offsetof(train_conf, on_nan), "stop", 0, 0, "stop|skip|rollback",
+         "when a loss or gradient is not finite: end, leave the step out, or go back to the last "
+         "checkpoint and on in another order"},
         {"validate", TT_STRING, offsetof(train_conf, validate_text), "1 epoch", 0, 0, NULL,
          "when: 500, 1 epoch, 10m or never"},
         {"early_stop", TT_NODE, offsetof(train_conf, early_stop), "-", 0, 0, NULL,
@@ -203,6 +206,21 @@ tt_err read_plan(const tt_job *job, tt_plan *out)
                                    : "aggregate: average the workers train apart");
 }
 
+tt_err check_nan(const tt_job *job, const train_conf *c, const tt_plan *p)
+{
+    const tt_node *at = tt_node_get(job->train, "on_nan");
+
+    if (c->on_nan == ON_NAN_STOP) return TT_OK;
+    if (p->aggregate == TT_AVERAGE)
+        return tt_node_fail(at,
+                            "with aggregate: average the workers train apart, and the others do "
+                            "not see what one of them does: on_nan can but stop");
+    if (strcmp(p->compress, "none"))
+        return tt_node_fail(at, "what parallel.compress still owes to the gradient would not be "
+                                "finite, either: on_nan can but stop");
+    return TT_OK;
+}
+
 tt_err find_kernels(tt_node *train, const train_conf *c, const tt_kernels **out)
 {
     tt_err err = tt_kernels_find(c->kernels, out);
@@ -269,7 +287,8 @@ tt_err tt_job_check(tt_tree *tree)
     int count;
 
     if ((err = tt_job_read(tree, &job)) || (err = read_train(job.train, &conf)) ||
-        (err = read_plan(&job, &plan)) || (err = read_checkpoint(job.checkpoint, &save)) ||
+        (err = read_plan(&job, &plan)) || (err = check_nan(&job, &conf, &plan)) ||
+        (err = read_checkpoint(job.checkpoint, &save)) ||
         (err = find_kernels(job.train, &conf, &k)))
         return err;
     if ((err = tt_model_open(job.model, &(tt_model_opts){.kernels = k}, &m))) return err;

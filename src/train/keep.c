@@ -28,6 +28,8 @@ typedef struct note {
     int64_t early_bad;
     double early_best, best, final_loss, epoch_loss, epoch_weight, loss, grad_norm;
     tt_witness witness;
+    tt_turn turn[TT_TURNS];
+    int32_t turns;
     int32_t rank, part, parts, copies;
     uint16_t copy[MIRROR_MOST];
     uint64_t shape; /* of the world, and does the second vector of the feedback count in a sum? */
@@ -204,6 +206,79 @@ static int list_own(keep *k, seen **out)
     return count;
 }
 
+/* ---- are the bytes what was committed? ---- */
+
+static bool same_slot(const tt_found *a, const tt_found *b)
+{
+    return a->host == b->host && a->slot == b->slot;
+}
+
+/* One of the chosen state, or one from which a rank has made what is odd. */
+static bool is_to_check(const keep *k, const tt_found *f)
+{
+    if (f->odd || !f->hash) return false;
+    if (!tt_label_compare(f->label, k->recovery.label)) return true;
+    for (int i = 0; i < k->count; i++)
+        if (k->found[i].odd && same_slot(&k->found[i], f)) return true;
+    return false;
+}
+
+/* Each rank looks at some of its host's halves; `bad` is of all of them. */
+static void check_own(const tt_trainer *t, keep *k, uint8_t *bad)
+{
+    const tt_world *w = t->world;
+    tt_vault_view view;
+
+    for (int i = 0; i < k->count; i++) {
+        const tt_found *f = &k->found[i];
+        if (f->host != w->host || f->slot % w->local_size != w->local || !is_to_check(k, f))
+            continue;
+        if (tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &view)) continue;
+        bad[i] = tt_strategy_hash(t->strategy, view.data) != f->hash;
+        if (tt_vault_unpeek(&view)) bad[i] = false; /* its owner goes on with it */
+    }
+}
+
+/* A bit may have changed since. What is found so is left out, and the choice made again. */
+static tt_err choose_sound(tt_trainer *t, keep *k)
+{
+    const tt_world *w = t->world;
+    size_t n = (size_t)k->count;
+    uint8_t *mine = calloc(n + 1, 1), *all = calloc(n * (size_t)w->size + 1, 1);
+    bool again = true;
+    tt_err err = TT_OK;
+
+    if (!mine || !all) tt_mem_out(n * (size_t)w->size);
+    while (again && !err) {
+        again = false;
+        tt_recover_choose(k->found, k->count, k->go.known ? &k->go.told : NULL, &k->recovery);
+        if (!k->recovery.any) break;
+        memset(mine, 0, n);
+        check_own(t, k, mine);
+        if ((err = tt_group_gather(tt_world_all(w), mine, n, all))) break;
+        for (size_t i = 0; i < n * (size_t)w->size; i++) {
+            tt_found *f = &k->found[i % n];
+            if (!all[i] || f->bad) continue;
+            f->bad = again = true;
+            for (int j = 0; j < k->count; j++)
+                if (k->found[j].odd && same_slot(&k->found[j], f)) k->found[j].suspect = true;
+            if (!w->rank)
+                tt_warn("the vault, slot %d of host %d: the state of step %lld has changed since "
+                        "it was committed: it is left out",
+                        f->slot, f->host, (long long)f->label.step);
+        }
+    }
+    for (int i = 0; i < k->count && !w->rank; i++)
+        if (k->found[i].odd && k->found[i].part >= 0)
+            tt_warn("the vault, slot %d of host %d: the weights of step %lld have the hash "
+                    "%016llx, others have another one: they are left out",
+                    k->found[i].slot, k->found[i].host, (long long)k->found[i].label.step,
+                    (unsigned long long)k->found[i].hash);
+    free(mine);
+    free(all);
+    return err;
+}
+
 /* The first rank of each host tells what is there; all hear of all. */
 static tt_err hear_all(tt_trainer *t, keep *k)
 {
@@ -240,7 +315,7 @@ static tt_err hear_all(tt_trainer *t, keep *k)
     /* Sorted by the choice: what belongs to each is found again by where it is. */
     k->notes = calloc((size_t)k->count + 1, sizeof *k->notes);
     if (!k->notes) tt_mem_out(sizeof *k->notes);
-    tt_recover_choose(k->found, k->count, k->go.known ? &k->go.told : NULL, &k->recovery);
+    if ((err = choose_sound(t, k))) goto out;
     for (int r = 0; r < w->size; r++)
         for (int i = 0; i < counts[r]; i++)
             for (int f = 0; f < k->count; f++)
@@ -456,11 +531,13 @@ static tt_vault_half describe(const tt_trainer *t, bool closed)
               .copies = k->mirror ? k->mirror->count : 0,
               .shape = k->shape,
               .both = strncmp(t->plan.compress, "powersgd", 8) != 0,
+              .turns = t->order.turns,
               .early_end = t->early_end,
               .closed = closed};
     tt_vault_half h = {.label = k->label, .hash = t->hash, .note_size = sizeof n};
 
     for (int i = 0; i < n.copies; i++) n.copy[i] = (uint16_t)k->mirror->part[i];
+    memcpy(n.turn, t->order.turn, sizeof n.turn);
     memcpy(h.note, &n, sizeof n);
     return h;
 }
@@ -495,6 +572,7 @@ static tt_err commit_own(tt_trainer *t, bool closed)
     TT_FAILPOINT("keep.commit");
     commit_half(t, half, closed, false);
     TT_FAILPOINT("keep.committed");
+    if (TT_FAILPOINT("vault.flip_weight")) ((uint8_t *)data)[k->flat / 3] ^= 4;
     if (!k->mirror) return TT_OK;
     return mirror_start(t, k->mirror, data, k->flat, &tail_of(k, data)->mark,
                         (uint64_t)k->label.step + 1);
@@ -596,7 +674,7 @@ static const note *chosen_note(const keep *k)
 
     for (int i = 0; i < k->count; i++) {
         const tt_found *f = &k->found[i];
-        if (f->odd || tt_label_compare(f->label, k->recovery.label)) continue;
+        if (f->odd || f->bad || tt_label_compare(f->label, k->recovery.label)) continue;
         if (!best || !k->notes[i].rank) best = &k->notes[i];
     }
     return best;
@@ -608,6 +686,11 @@ static void take_note(tt_trainer *t)
     const note *n = chosen_note(k);
 
     t->step = k->label.step;
+    t->hash = 0;
+    for (int i = 0; i < k->count && !t->hash; i++) {
+        const tt_found *f = &k->found[i];
+        if (!f->odd && !f->bad && !tt_label_compare(f->label, k->recovery.label)) t->hash = f->hash;
+    }
     t->early_bad = n->early_bad;
     t->early_best = n->early_best;
     t->best = t->progress.best = n->best;
@@ -616,6 +699,8 @@ static void take_note(tt_trainer *t)
     t->epoch_weight = n->epoch_weight;
     t->early_end = n->early_end;
     t->witness = n->witness;
+    t->order.turns = n->turns;
+    memcpy(t->order.turn, n->turn, sizeof n->turn);
     t->progress.loss = n->loss;
     t->progress.grad_norm = n->grad_norm;
     t->open_end = t->step > 0 && (n->rank || !n->closed);
@@ -757,6 +842,7 @@ tt_err keep_commit(tt_trainer *t)
 
     if (!k || !t->stats.met) return TT_OK;
     k->label = (tt_label){k->generation, k->label.attempt, t->step};
+    t->hash = tt_strategy_hashed(t->strategy);
     t->committed = t->step;
     return commit_own(t, false);
 }
@@ -807,6 +893,7 @@ tt_err keep_first(tt_trainer *t)
     tt_err err;
 
     if (!t->keep) return TT_OK;
+    t->hash = tt_strategy_hashed(t->strategy);
     if ((err = commit_own(t, true))) return err;
     return keep_settle(t);
 }
@@ -818,6 +905,14 @@ void keep_set_line(tt_trainer *t, int64_t step, uint32_t attempt)
 
     k->recovery.any = false;
     k->label = (tt_label){k->generation, tt_attempt_next(attempt, k->generation), step};
+}
+
+void keep_new_line(tt_trainer *t)
+{
+    keep *k = t->keep;
+
+    if (!k) return;
+    k->label = (tt_label){k->generation, tt_attempt_next(k->label.attempt, k->generation), t->step};
 }
 
 void keep_use_line(tt_trainer *t, tt_label label)

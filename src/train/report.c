@@ -44,6 +44,7 @@ void report_read_init(tt_trainer *t)
     json_t *env;
     const char *init;
 
+    if (!t->dir) return;
     snprintf(path, sizeof path, "%s/env.json", t->dir->path);
     env = json_load_file(path, 0, NULL);
     if ((init = json_string_value(json_object_get(env, "init")))) {
@@ -261,6 +262,25 @@ void report_generation(tt_trainer *t)
     if (!ready(t)) return;
     journal(t, tt_journal_event(t->journal, t->step, "generation", text));
     flush(t);
+}
+
+void report_numbers(tt_trainer *t, const char *what)
+{
+    tt_info("%s", t->news);
+    if (!t->journal) return;
+    journal(t, tt_journal_event(t->journal, t->step, what, t->news));
+    flush(t);
+}
+
+tt_err report_go_back(tt_trainer *t)
+{
+    char path[4200];
+
+    if (!t->journal) return TT_OK;
+    tt_journal_close(t->journal);
+    t->journal = NULL;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", t->dir->path);
+    return tt_journal_open(path, t->step, &t->journal);
 }
 
 void report_validation(tt_trainer *t)

@@ -182,6 +182,13 @@ static json_t *make_meta(const tt_trainer *t, double score)
         json_object_set_new(meta, "generation", json_integer(l.generation));
         json_object_set_new(meta, "attempt", json_integer(l.attempt));
     }
+    if (t->order.turns) {
+        json_t *turns = json_array();
+        for (int i = 0; i < t->order.turns; i++)
+            json_array_append_new(turns, json_pack("[I, I]", (json_int_t)t->order.turn[i].step,
+                                                   (json_int_t)t->order.turn[i].key));
+        json_object_set_new(meta, "turns", turns);
+    }
     json_object_set_new(meta, "witness", json_integer((json_int_t)t->witness.sum));
     json_object_set_new(meta, "witness_count", json_integer((json_int_t)t->witness.count));
     put(meta, "early_best", t->early_best);
@@ -279,7 +286,7 @@ tt_err tt_train_save(tt_trainer *t)
     tt_err err = TT_OK;
 
     if (t->no_files) return tt_fail(TT_EINVAL, "this training has no run folder to save in");
-    if ((err = tt_strategy_meet(t->strategy)) || (err = collect(t)) ||
+    if ((err = tt_strategy_meet(t->strategy)) || (err = numbers_agree(t)) || (err = collect(t)) ||
         (err = all_agree(t, t->saver ? TT_OK : trainer_saver_open(t))) ||
         (err = trainer_await_saver(t))) /* an earlier save's trouble was shown when it happened */
         return err;
@@ -381,6 +388,13 @@ static void restore_meta(tt_trainer *t, const json_t *meta)
     t->progress.best = t->best;
     take_number(meta, "train_loss", &t->final_loss);
     take_number(meta, "samples_per_s", &t->progress.samples_per_s);
+    const json_t *turns = json_object_get(meta, "turns");
+    for (size_t i = 0; i < json_array_size(turns) && i < TT_TURNS; i++) {
+        const json_t *turn = json_array_get(turns, i);
+        t->order.turn[t->order.turns++] =
+            (tt_turn){json_integer_value(json_array_get(turn, 0)),
+                      (uint64_t)json_integer_value(json_array_get(turn, 1))};
+    }
     if (t->step % t->epoch_steps == 0) return;
     take_number(meta, "epoch_loss", &t->epoch_loss);
     take_number(meta, "epoch_weight", &t->epoch_weight);
@@ -409,10 +423,20 @@ tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c)
     char folder[4200];
     tt_err err = TT_OK;
 
+    /* Where it is saved from is another list, and the saver may have it already. */
+    tt_entry *entries = t->entries;
+    const char **files = t->entry_files;
+    entry_from *from = t->entry_from;
+    int count = t->entry_count;
+
     snprintf(folder, sizeof folder, "%s/checkpoints", t->dir->path);
     list_entries(t, true);
     for (int i = 0; i < t->entry_count && !err; i++)
         err = restore_floats(c, &t->entries[i], (float *)(uintptr_t)t->entries[i].data);
+    t->entries = entries;
+    t->entry_files = files;
+    t->entry_from = from;
+    t->entry_count = count;
     if (err) return err;
     t->step = tt_ckpt_step(c);
     restore_meta(t, tt_ckpt_meta(c));

@@ -98,11 +98,14 @@ typedef struct tt_progress {
     int64_t epoch_number;      /* epoch_end: which one ended, from 1 ...                      */
     uint64_t epoch_samples;    /* ... how many samples it was to have; 0: they are not counted */
     uint64_t witness_sum, witness_count; /* ... and which it had (store/ledger.h)            */
-    const char *end; /* set when there is nothing left to do: "done", "early stop"  */
+    const char *numbers; /* NULL, or what was wrong with the numbers and what was done: the step was
+                          * skipped, or ... */
+    uint32_t attempt;    /* ... not 0: it has gone back to `step`, as this attempt */
+    const char *end;     /* set when there is nothing left to do: "done", "early stop"  */
 } tt_progress;
 
-/* One step. TT_EDIVERGED: loss or gradient is not finite; the step was not applied. With the last
- * one it waits until its checkpoint is on disk. */
+/* One step. TT_EDIVERGED: loss or gradient is not finite; the step was not applied, and
+ * train.on_nan says stop. With the last one it waits until its checkpoint is on disk. */
 tt_err tt_train_step(tt_trainer *t, tt_progress *out);
 /* Asks all ranks to stop after the same step; only rank 0's word counts. The caller saves. */
 void tt_train_ask_stop(tt_trainer *t);
@@ -115,6 +118,11 @@ tt_err tt_train_validate(tt_trainer *t, tt_metrics *out);
 
 /* TT_EPEER unless all ranks have the same weights, bit for bit. All call it. */
 tt_err tt_train_compare(tt_trainer *t);
+/* After a step that failed with TT_EPEER: had this rank other weights than the others? They are
+ * compared with every step, by a hash. */
+bool tt_train_odd(const tt_trainer *t, int rank);
+/* With a step that told of `numbers`: did an audit find that this rank had computed wrongly? */
+bool tt_train_caught(const tt_trainer *t, int rank);
 
 /* Ends the run: waits for the saver, writes summary.json. `status`: done, stopped, diverged,
  * failed. TT_ECKPT: the last checkpoint could not be written; "done" then becomes "failed". */

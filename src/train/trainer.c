@@ -72,9 +72,9 @@ static void fill_progress(tt_trainer *t)
     p->epoch_steps = t->epoch_steps;
     p->epoch = (double)t->step / (double)t->epoch_steps;
     p->epochs = (double)t->steps / (double)t->epoch_steps;
-    p->loss = s->weight > 0 ? s->loss / s->weight : 0;
+    if (!t->skipped) p->loss = s->weight > 0 ? s->loss / s->weight : 0;
     p->lr = tt_optim_lr(t->optim, t->step - 1);
-    p->grad_norm = tt_optim_grad_norm(t->optim);
+    if (!t->skipped) p->grad_norm = tt_optim_grad_norm(t->optim);
     p->step_s = t->ended - t->begun;
     p->data_s = t->got_data - t->begun;
     p->forward_s = t->stats.forward_s;
@@ -87,8 +87,10 @@ static void fill_progress(tt_trainer *t)
         const tt_rank_times *x = &tt_strategy_times(t->strategy)[r];
         p->scaling += x->step > 0 ? 1 - x->wait / x->step : 0;
     }
-    t->epoch_loss += t->stats.all.loss;
-    t->epoch_weight += t->stats.all.weight;
+    if (!t->skipped) {
+        t->epoch_loss += t->stats.all.loss;
+        t->epoch_weight += t->stats.all.weight;
+    }
     t->witness.sum += t->stats.all.witness;
     t->witness.count += (uint64_t)t->stats.all.samples;
     p->loss_mean = t->epoch_weight > 0 ? t->epoch_loss / t->epoch_weight : p->loss;
@@ -174,6 +176,7 @@ static tt_err after_step(tt_trainer *t)
     }
     if (t->saves && (p->end || t->stats.order & ORDER_AGAIN ||
                      due(&t->save.every, t->step, t->stats.order & ORDER_SAVE))) {
+        if ((err = numbers_agree(t))) return err; /* no other step will tell in time */
         if (is_val(&t->save.best) && !p->validated && (err = validate(t))) return err;
         tt_vital_set(t->opts.vital, TT_PHASE_SAVE, t->step);
         TT_FAILPOINT("train.save");
@@ -266,6 +269,24 @@ static tt_err fetch_samples(void *who, int first, int n, const tt_batch **out)
     return tt_feed_more(((tt_trainer *)who)->feed, first, n, out);
 }
 
+/* The step has come to be an earlier one. */
+static tt_err gone_back(tt_trainer *t, tt_progress *out)
+{
+    tt_progress *p = &t->progress;
+
+    p->step = t->step;
+    p->epoch = (double)t->step / (double)t->epoch_steps;
+    p->attempt = t->keep ? keep_label(t).attempt : t->order.turn[t->order.turns - 1].key;
+    p->validated = p->epoch_end = false;
+    p->epoch_samples = 0;
+    p->saved = 0;
+    p->stopped = t->stats.order & ORDER_STOP;
+    p->left = !p->stopped && t->stats.order & ORDER_LEAVE;
+    tt_vital_set(t->opts.vital, TT_PHASE_STEP, t->step);
+    *out = *p;
+    return TT_OK;
+}
+
 tt_err tt_train_step(tt_trainer *t, tt_progress *out)
 {
     const tt_batch *batch;
@@ -288,30 +309,33 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
                      .host_n = host_sizes(t),
                      .data_s = t->got_data - t->begun,
                      .order = give_order(t),
-                     .fetch = t->plan.backup ? fetch_samples : NULL,
+                     .fetch = t->plan.backup || t->plan.audit > 0 ? fetch_samples : NULL,
                      .who = t,
                      .meet = will_look(t),
                      .hear = (t->step + 1) % t->epoch_steps == 0};
     keep_marks(t, &in.whole, &in.begun);
     keep_due(t, &in);
-    if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) return err;
+    if ((err = tt_strategy_step(t->strategy, &in, &t->stats))) {
+        if (err == TT_EPEER) numbers_odd(t);
+        return err;
+    }
     keep_stepped(t);
+    if (t->stats.doubt.unit >= 0) return (err = numbers_doubted(t)) ? err : tt_train_step(t, out);
     TT_FAILPOINT("train.computed");
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
-    if (!isfinite(t->stats.sum.loss))
-        return tt_fail(TT_EDIVERGED,
-                       "step %lld: the loss is not a finite number (%g); try a smaller learning "
-                       "rate or train.clip",
-                       (long long)t->step + 1, t->stats.sum.loss);
-    if (!t->stats.applied)
-        return tt_fail(
-            TT_EDIVERGED,
-            "step %lld: the gradient is not finite, or too large (its norm is %.3g); try a smaller "
-            "learning rate or train.clip",
-            (long long)t->step + 1, tt_optim_grad_norm(t->optim));
+    t->skipped = false;
+    t->progress.numbers = numbers_were_doubted(t) ? t->news : NULL;
+    t->progress.attempt = 0;
+    if (!isfinite(t->stats.sum.loss) || !t->stats.applied) {
+        bool back;
+        if ((err = numbers_failed(t, &back))) return err;
+        t->progress.numbers = t->news;
+        if (back) return gone_back(t, out);
+    }
     t->step++;
     fill_progress(t);
+    if (t->skipped) report_numbers(t, "skipped");
     if ((err = keep_commit(t))) return err;
     TT_FAILPOINT("train.committed");
     tt_vital_set(t->opts.vital, TT_PHASE_STEP, keep_safe(t));
@@ -331,6 +355,11 @@ void tt_train_ask_stop(tt_trainer *t)
 void tt_train_ask_leave(tt_trainer *t)
 {
     t->asked_leave = true;
+}
+
+bool tt_train_odd(const tt_trainer *t, int rank)
+{
+    return tt_strategy_odd(t->strategy, rank);
 }
 
 tt_err tt_train_compare(tt_trainer *t)
@@ -478,7 +507,7 @@ static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels *
     tt_err err;
 
     if ((err = tt_job_read(o->job, &t->job)) || (err = read_train(t->job.train, &t->conf)) ||
-        (err = read_plan(&t->job, &t->plan)) ||
+        (err = read_plan(&t->job, &t->plan)) || (err = check_nan(&t->job, &t->conf, &t->plan)) ||
         (err = read_checkpoint(t->job.checkpoint, &t->save)))
         return err;
     t->plan.accumulate = t->conf.accumulate;
@@ -571,6 +600,7 @@ tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
 void tt_train_close(tt_trainer *t)
 {
     if (!t) return;
+    numbers_close(t);
     tt_feed_close(t->feed);
     tt_ckpt_close(t->ckpt);
     tt_saver_close(t->saver);

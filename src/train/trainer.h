@@ -26,7 +26,11 @@ typedef struct goal {
     int sign; /* +1 larger is better, -1 smaller, 0 none */
 } goal;
 
+/* train.on_nan */
+enum { ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_ROLLBACK };
+
 typedef struct train_conf {
+    int on_nan;
     int64_t epochs, steps, steps_per_epoch, batch, seed, accumulate, threads, log_every;
     const char *kernels, *validate_text;
     tt_node *optimizer, *schedule, *clip, *groups, *early_stop;
@@ -47,6 +51,7 @@ typedef struct save_conf {
 tt_err read_train(tt_node *train, train_conf *out);
 tt_err read_checkpoint(tt_node *checkpoint, save_conf *out);
 tt_err read_plan(const tt_job *job, tt_plan *out); /* refuses what the model asks for in vain */
+tt_err check_nan(const tt_job *job, const train_conf *c, const tt_plan *p); /* is it possible? */
 tt_err find_kernels(tt_node *train, const train_conf *c, const tt_kernels **out);
 /* Refuses goals that this model or this data can never tell. `save` may be NULL. */
 tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save, const tt_model *m,
@@ -131,11 +136,17 @@ struct tt_trainer {
     tt_train_told told;
     tt_ckpt *ckpt; /* rank 0: from which it goes on; NULL: none */
     bool from_disk;
-    uint64_t hash;      /* of the state; 0: not known */
+    uint64_t hash;      /* of the weights; 0: not known */
     int64_t committed;  /* the last step that is in the vault */
     bool open_end;      /* what comes with the last step is still to be done */
     tt_witness witness; /* of this epoch */
     double begun, got_data, ended;
+    bool skipped;       /* the last step changed nothing, because its numbers were none */
+    char news[768];     /* what was wrong with the numbers, and what was done */
+    int doubts;         /* of an audit, in the step ... */
+    int64_t doubt_step; /* ... after this one           */
+    bool *caught_now;   /* of each rank: by them        */
+    int *caught;        /* ... and in this world, how often */
 
     /* the run so far */
     int64_t step, first_step, steps, epoch_steps;
@@ -230,12 +241,31 @@ tt_err mirror_start(const tt_trainer *t, mirror *m, char *half, size_t flat, _At
 tt_err mirror_wait(mirror *m); /* accepts NULL */
 void mirror_close(mirror *m);  /* accepts NULL */
 
+/* numbers.c: the step was not applied, because a number was not finite. All ranks call it (average:
+ * who it happened to). TT_OK: the step is skipped, or (*back) the state is that of an earlier one.
+ */
+tt_err numbers_failed(tt_trainer *t, bool *back);
+/* Two ranks have computed a grain, and not the same. All ranks call it: TT_OK, and the step is to
+ * be done again, or TT_EPEER: who is wrong was so before. */
+tt_err numbers_doubted(tt_trainer *t);
+bool numbers_were_doubted(const tt_trainer *t); /* in the step that comes: it is done again */
+tt_err numbers_agree(tt_trainer *t); /* all ranks, before what they have is kept for good */
+void numbers_odd(tt_trainer *t); /* a step has failed, perhaps by weights that differ: keeps that */
+tt_err numbers_open(tt_trainer *t); /* for audits */
+void numbers_close(tt_trainer *t);
+
+/* begin.c: the newest checkpoint, or the start, as a new attempt and in another order. All ranks.
+ */
+tt_err trainer_go_back(tt_trainer *t);
+tt_err trainer_feed(tt_trainer *t); /* from the step that comes, whatever it has given before */
+
 /* keep.c: the vault. All ranks call the first three. */
 tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go);
 tt_err keep_take(tt_trainer *t, bool *recovered);
 tt_err keep_first(tt_trainer *t); /* this state, which was not found there, is the first */
 void keep_set_line(tt_trainer *t, int64_t step, uint32_t attempt); /* from disk, or the start */
 void keep_use_line(tt_trainer *t, tt_label label);                 /* ... as rank 0 says       */
+void keep_new_line(tt_trainer *t);                                 /* this world goes back     */
 const tt_recovery *keep_recovery(const tt_trainer *t, tt_label *label);
 void keep_marks(tt_trainer *t, _Atomic uint64_t **whole, _Atomic uint64_t **begun);
 tt_err keep_commit(tt_trainer *t);   /* after a step ...                       */
@@ -257,6 +287,8 @@ void report_generation(tt_trainer *t); /* another world goes on */
 void report_step(tt_trainer *t);
 void report_validation(tt_trainer *t);
 void report_trouble(tt_trainer *t); /* with checkpoint or metrics: the progress tells */
+void report_numbers(tt_trainer *t, const char *what); /* of `news`, with the step that comes */
+tt_err report_go_back(tt_trainer *t);                 /* drops what is told of later steps */
 double metric_of(const tt_trainer *t, const goal *g); /* NAN if it does not apply */
 
 #endif

@@ -21,6 +21,7 @@
 #define tt_roster_usable   sim_roster_usable
 #define tt_roster_count    sim_roster_count
 #define tt_roster_strike   sim_roster_strike
+#define tt_roster_catch    sim_roster_catch
 #define tt_roster_back     sim_roster_back
 #define tt_roster_use      sim_roster_use
 #define tt_roster_choose   sim_roster_choose
