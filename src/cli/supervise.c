@@ -348,6 +348,14 @@ static int conclude(watch *w)
     return w->code;
 }
 
+static void say_line(const watch *w, const char *line)
+{
+    if (w->o->mode == CLI_JSON)
+        say_json(w, json_pack("{s:s, s:s}", "event", "note", "text", line));
+    else
+        say(w, line);
+}
+
 static int watch_over(watch *w)
 {
     const char *line;
@@ -358,7 +366,7 @@ static int watch_over(watch *w)
         tt_supervisor_turn(w->s, 50);
         while (tt_supervisor_take(w->s, &n)) hear(w, &n);
         take_order(cli_control_turn(w->control));
-        while ((line = cli_control_said(w->control))) say(w, line);
+        while ((line = cli_control_said(w->control))) say_line(w, line);
         pass_signals(w);
     }
     return conclude(w);
@@ -375,6 +383,19 @@ tt_err cli_ranks_check(const tt_hosts *hosts, int ranks)
     if (ranks <= most) return TT_OK;
     return tt_fail(TT_EINVAL, "%d workers on a host with %d CPU%s: more than %d cannot be meant",
                    ranks, tt_cpu_count(), tt_cpu_count() == 1 ? "" : "s", most);
+}
+
+/* A number that is fixed must find room; of a range, hosts may come later. */
+static tt_err check_room(const cli_world_opts *o, const tt_hosts *hosts, int ranks)
+{
+    int slots = tt_hosts_slots(hosts);
+
+    if (!hosts->count || o->least || ranks <= slots) return TT_OK;
+    return tt_fail(
+        TT_EINVAL,
+        "%d workers are wanted, but the hosts take %d: say how many each takes (a:4), or "
+        "a range, -n %d:%d",
+        ranks, slots, slots, ranks);
 }
 
 /* What would be started, as the shell takes it. */
@@ -457,13 +478,16 @@ int cli_supervise(const cli_world_opts *o)
     int ranks = o->ranks ? o->ranks : tt_hosts_slots(&hosts);
     /* Without hosts: as many as there are CPUs of what is allowed; `tutti resize` takes the rest.
      */
-    int slots = o->spares + (o->least ? cli_slots_here(o->least, ranks) : ranks);
-    if ((err = cli_ranks_check(&hosts, hosts.count ? ranks + o->spares : slots)) ||
+    int slots = hosts.count ? tt_hosts_slots(&hosts)
+                            : o->spares + (o->least ? cli_slots_here(o->least, ranks) : ranks);
+    if ((err = check_room(o, &hosts, ranks)) || (err = cli_ranks_check(&hosts, slots)) ||
         (cli_shares() && (err = tt_rooms_name(rooms))))
         goto out;
     if (o->dry_run) {
-        tt_launch_opts l = {
-            .hosts = &hosts, .ranks = ranks, .argv = o->worker, .folder = "/tmp/tutti"};
+        tt_launch_opts l = {.hosts = &hosts,
+                            .ranks = slots < ranks ? slots : ranks,
+                            .argv = o->worker,
+                            .folder = "/tmp/tutti"};
         code = show_plan(&l, a);
         goto out;
     }
