@@ -168,6 +168,7 @@ typedef struct generation {
     int64_t from;        /* the step it went on after; -1: not known yet */
     double stood_s;      /* from the last step before to its first; < 0: not known */
     char why[512];       /* it ended */
+    bool planned;        /* ... because it was asked to */
 } generation;
 
 struct cli_control {
@@ -465,6 +466,8 @@ static void hear_cause(cli_control *c, const tt_news *n)
     snprintf(c->resize.trouble, sizeof c->resize.trouble, "%s", n->text);
     if (!g || *g->why || n->cause.generation != g->number) return;
     g->ended = tt_wall_s();
+    g->planned = n->cause.kind == TT_CAUSE_RESIZE || n->cause.kind == TT_CAUSE_RENEW ||
+                 n->cause.kind == TT_CAUSE_HOST;
     snprintf(g->why, sizeof g->why, "%s", n->text);
 }
 
@@ -475,6 +478,7 @@ static void hear_step(cli_control *c, const tt_news *n)
     double now = tt_clock_s(), stood_s = now - c->heard;
     generation *g = newest(c);
     bool another = c->world && c->world != n->cause.world;
+    char span[32];
 
     json_decref(c->progress);
     c->progress = json_incref(n->line);
@@ -482,6 +486,9 @@ static void hear_step(cli_control *c, const tt_news *n)
         g->from = llround(json_number_value(json_array_get(json_object_get(n->line, "p"), 0))) - 1;
     if (another && g) {
         g->stood_s = stood_s;
+        if (c->pasts > 1 && g[-1].planned)
+            tt_str_add(&c->said, "training stood still for %s\n",
+                       tt_show_time(stood_s, span, sizeof span));
         end_resize(c, stood_s);
     }
     c->world = n->cause.world;

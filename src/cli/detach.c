@@ -136,10 +136,10 @@ bool cli_detach(bool json, const volatile int *stop, int *code)
     }
     close(ends[1]);
     hear_child(pid, ends[0], stop, run);
-    if (*run) {
+    if (*run && !*stop) {
         show_begun(json, run, pid);
         *code = 0;
-    } else {
+    } else { /* it failed, or whoever waits has changed their mind */
         *code = wait_for(pid);
         (void)copy_all(kept, STDERR_FILENO);
     }

@@ -244,6 +244,6 @@ tt_err cli_live_list(cli_live_run **out, int *count)
         }
         tt_dir_free(names, n);
     }
-    qsort(*out, (size_t)*count, sizeof **out, by_age);
+    if (*count) qsort(*out, (size_t)*count, sizeof **out, by_age);
     return TT_OK;
 }

@@ -175,7 +175,7 @@ static void gather(reader *r, tt_str *out)
     if (!b.text) tt_mem_out((size_t)r->count * sizeof *b.text);
     for (int i = 0; i < r->count; i++)
         if ((b.text[i] = read_new(&r->source[i], r->run))) split(&b, b.text[i], r->source[i].rank);
-    qsort(b.message, (size_t)b.count, b.count ? sizeof *b.message : 1, by_time);
+    if (b.count) qsort(b.message, (size_t)b.count, sizeof *b.message, by_time);
     for (int i = 0; i < b.count; i++) tt_str_put(out, b.message[i].text, b.message[i].size);
     for (int i = 0; i < r->count; i++) free(b.text[i]);
     free(b.text);

@@ -102,13 +102,19 @@ static tt_err read_folder(const char *run, json_t **out)
 
 tt_err cli_status_get(const char *run, double timeout_s, json_t **out)
 {
+    char silent[512] = "";
     cli_boss boss;
+    tt_err err;
 
     cli_boss_find(run, &boss);
-    if (boss.kind == CLI_SUPERVISED && boss.here &&
-        !cli_ask(run, json_pack("{s:s}", "ask", "status"), timeout_s, out)) {
-        json_object_del(*out, "say");
-        return TT_OK;
+    if (boss.kind == CLI_SUPERVISED && boss.here) {
+        if (!cli_ask(run, json_pack("{s:s}", "ask", "status"), timeout_s, out)) {
+            json_object_del(*out, "say");
+            return TT_OK;
+        }
+        snprintf(silent, sizeof silent, "%s", tt_message());
     }
-    return read_folder(run, out);
+    if ((err = read_folder(run, out))) return err;
+    if (*silent) json_array_append_new(json_object_get(*out, "alarms"), json_string(silent));
+    return TT_OK;
 }

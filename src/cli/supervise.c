@@ -385,6 +385,14 @@ static int be_deposed(watch *w)
     return asked ? stop_code() : CLI_DEPOSED;
 }
 
+static void say_line(const watch *w, const char *line)
+{
+    if (w->o->mode == CLI_JSON)
+        say_json(w, json_pack("{s:s, s:s}", "event", "note", "text", line));
+    else
+        say(w, line);
+}
+
 static int watch_over(watch *w)
 {
     const char *line;
@@ -396,7 +404,7 @@ static int watch_over(watch *w)
         if (w->o->seat && tt_seat_left(w->o->seat) <= 0) return be_deposed(w);
         while (tt_supervisor_take(w->s, &n)) hear(w, &n);
         take_order(cli_control_turn(w->control));
-        while ((line = cli_control_said(w->control))) say(w, line);
+        while ((line = cli_control_said(w->control))) say_line(w, line);
         pass_signals(w);
     }
     return conclude(w);
@@ -413,6 +421,19 @@ tt_err cli_ranks_check(const tt_hosts *hosts, int ranks)
     if (ranks <= most) return TT_OK;
     return tt_fail(TT_EINVAL, "%d workers on a host with %d CPU%s: more than %d cannot be meant",
                    ranks, tt_cpu_count(), tt_cpu_count() == 1 ? "" : "s", most);
+}
+
+/* A number that is fixed must find room; of a range, hosts may come later. */
+static tt_err check_room(const cli_world_opts *o, const tt_hosts *hosts, int ranks)
+{
+    int slots = tt_hosts_slots(hosts);
+
+    if (!hosts->count || o->least || ranks <= slots) return TT_OK;
+    return tt_fail(
+        TT_EINVAL,
+        "%d workers are wanted, but the hosts take %d: say how many each takes (a:4), or "
+        "a range, -n %d:%d",
+        ranks, slots, slots, ranks);
 }
 
 /* What would be started, as the shell takes it. */
@@ -554,14 +575,18 @@ int cli_supervise(const cli_world_opts *o)
     int ranks = o->ranks ? o->ranks : tt_hosts_slots(&hosts);
     /* Without hosts: as many as there are CPUs of what is allowed; `tutti resize` takes the rest.
      */
-    int slots = o->spares + (o->least ? cli_slots_here(o->least, ranks) : ranks);
+    int slots = hosts.count ? tt_hosts_slots(&hosts)
+                            : o->spares + (o->least ? cli_slots_here(o->least, ranks) : ranks);
     if (o->listen && slots > tt_cpu_count()) slots = tt_cpu_count(); /* others have some, too */
-    if ((!o->listen && (err = cli_ranks_check(&hosts, hosts.count ? ranks + o->spares : slots))) ||
+    if ((!o->listen &&
+         ((err = check_room(o, &hosts, ranks)) || (err = cli_ranks_check(&hosts, slots)))) ||
         (cli_shares() && (err = tt_rooms_name(rooms))))
         goto out;
     if (o->dry_run) {
-        tt_launch_opts l = {
-            .hosts = &hosts, .ranks = ranks, .argv = o->worker, .folder = "/tmp/tutti"};
+        tt_launch_opts l = {.hosts = &hosts,
+                            .ranks = slots < ranks ? slots : ranks,
+                            .argv = o->worker,
+                            .folder = "/tmp/tutti"};
         code = show_plan(&l, a);
         goto out;
     }

@@ -30,8 +30,8 @@ static const tt_option options[] = {
     {"set", 's', TT_OPT_LIST, offsetof(train_opts, set), "KEY=VALUE",
      "override a key of the job; may be repeated"},
     {"workers", 'n', TT_OPT_STRING, offsetof(train_opts, workers), "N|A:B",
-     "train with N processes, or with A to B of them, as many as there are places for; with "
-     "--hosts or --hostfile, N on all hosts together; inside an "
+     "train with N processes, or with A to B of them, as many as there are CPUs; with --hosts or "
+     "--hostfile, N on all hosts together, or as many as these have slots; inside an "
      "allocation of Slurm as many as it has tasks, if not given"},
     {"hosts", 'H', TT_OPT_STRING, offsetof(train_opts, hosts), "A:4,B:4",
      "the hosts, and how many workers each takes"},

@@ -264,11 +264,11 @@ void tt_run_dir_close(tt_run_dir *d)
 
 /* ---- looking from outside ---- */
 
-static bool is_locked(const char *folder)
+static bool is_locked(const char *folder, const char *file)
 {
     char path[PATH_ROOM];
     bool held;
-    int fd = path_join(folder, "lock", path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    int fd = path_join(folder, file, path) ? -1 : open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0) return false;
     held = flock(fd, LOCK_SH | LOCK_NB) && errno == EWOULDBLOCK;
@@ -350,7 +350,10 @@ tt_err tt_run_look(const char *path, tt_run_info *out)
     snprintf(out->name, sizeof out->name, "%.255s", name && name[1] ? name + 1 : out->path);
     read_summary(out);
     status = json_string_value(json_object_get(out->summary, "status"));
-    if (!status) status = is_locked(out->path) ? "running" : "lost";
+    /* Between two worlds a run has its supervisor alone. */
+    if (!status && (is_locked(out->path, "lock") || is_locked(out->path, "supervisor.json")))
+        status = "running";
+    if (!status) status = "lost";
     snprintf(out->status, sizeof out->status, "%s", status);
     out->step = last_step(out->path);
     if (out->step < 0) {
