@@ -403,11 +403,14 @@ static int show_plan(const tt_launch_opts *l, tt_arena *a)
  * world, whose keeper would have cleared up. */
 static void hold_folder(const char *folder)
 {
-    char path[CLI_PATH + 8];
+    char made[CLI_PATH + 8], path[CLI_PATH + 8];
     int fd; /* for as long as the process lives */
 
+    snprintf(made, sizeof made, "%s/new", folder);
     snprintf(path, sizeof path, "%s/lock", folder);
-    if ((fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) >= 0) flock(fd, LOCK_EX | LOCK_NB);
+    /* It gets its name when it is held: others must not find it free. */
+    fd = open(made, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd >= 0 && !flock(fd, LOCK_EX | LOCK_NB)) (void)!rename(made, path);
 }
 
 static void sweep_folders(const char *parent)
