@@ -151,6 +151,29 @@ TT_TEST(failpoint, one_may_wait_for_another)
     done();
 }
 
+static int count_in(const char *path, const char *part)
+{
+    tt_bytes b;
+    int n = 0;
+
+    EXPECT_OK(tt_file_read(path, 0, &b));
+    for (size_t at = 0; at + strlen(part) <= b.size; at++)
+        n += !memcmp(b.data + at, part, strlen(part));
+    tt_file_release(&b);
+    return n;
+}
+
+TT_TEST(failpoint, a_log_says_how_much_of_it_is_missing)
+{
+    EXPECT_OK(tt_failpoint_set("log.write=fail:28@2,log.write=fail:28@3", NULL));
+    EXPECT_INT(0, tt_log_open("log"));
+    for (int i = 1; i <= 5; i++) tt_info("number %d", i);
+    tt_log_close();
+    done();
+    EXPECT_INT(3, count_in("log", "number"));
+    EXPECT_INT(1, count_in("log", "[2 lines before this one could not be written] number 4"));
+}
+
 TT_TEST(failpoint, mistakes_are_refused_and_named)
 {
     static const char *const wrong[] = {

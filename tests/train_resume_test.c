@@ -284,6 +284,32 @@ TT_TEST(resume, a_checkpoint_that_failed_is_not_claimed)
     json_decref(s);
 }
 
+/* The next that is due may be far away. */
+TT_TEST(resume, a_checkpoint_that_failed_is_tried_again_in_time)
+{
+    trained x;
+    int64_t again = 0;
+
+    tt_log_quiet(true);
+    EXPECT_OK(open_job(&x, (tt_train_opts){.run = "r"}, job_text,
+                       "checkpoint.every=20; checkpoint.retry=0.2s"));
+    go_to(&x, 19);
+    EXPECT_OK(tt_failpoint_set("tensors.written=fail:28", NULL));
+    double begun = tt_clock_s(), late = 0;
+    while (!x.p.end && !again) {
+        EXPECT_OK(tt_train_step(x.t, &x.p));
+        if (x.p.saved) again = x.p.saved_step[0], late = tt_clock_s() - begun;
+        if (x.p.save_trouble) EXPECT(strstr(x.p.save_trouble, "checkpoint of step 20 not saved"));
+        EXPECT(!x.p.saved || !x.p.save_trouble);
+        usleep(50000);
+    }
+    EXPECT_OK(tt_failpoint_set(NULL, NULL));
+    EXPECT(again > 20 && again < 27);
+    EXPECT(late >= 0.2);
+    EXPECT_INT(1, count_text("r/log.txt", "is saved: the trouble is over"));
+    close_job(&x);
+}
+
 /* Whatever this process writes to a file whose name contains `word` fails from now on. */
 static void fill_disk_of(const char *word)
 {

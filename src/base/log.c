@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "failpoint.h"
 #include "file.h"
 #include "text.h"
 
@@ -23,7 +24,7 @@ static atomic_int most = TT_LOG_INFO, rank_now;
 static atomic_bool quiet_now;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int log_fd = -1; /* under lock */
+static int log_fd = -1, lines_lost; /* under lock */
 
 static void read_environment(void)
 {
@@ -53,6 +54,7 @@ static void use_fd(int fd)
     pthread_mutex_lock(&lock);
     if (log_fd >= 0) close(log_fd);
     log_fd = fd;
+    lines_lost = 0;
     pthread_mutex_unlock(&lock);
 }
 
@@ -110,9 +112,15 @@ void tt_logf(tt_level level, const char *fmt, ...)
         tt_str_add(&line, "%04d-%02d-%02dT%02d:%02d:%02d.%03ldZ rank %d %s", utc.tm_year + 1900,
                    utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec,
                    now.tv_nsec / 1000000, atomic_load(&rank_now), labels[level]);
+        if (lines_lost)
+            tt_str_add(&line, "[%d line%s before this one could not be written] ", lines_lost,
+                       lines_lost == 1 ? "" : "s");
         add_indented(&line, text);
         /* One call: O_APPEND keeps lines whole. That a disk is full must not stop training. */
-        (void)tt_write_all(log_fd, line.data, line.size, NULL);
+        if (TT_FAILPOINT("log.write") || !tt_write_all(log_fd, line.data, line.size, NULL))
+            lines_lost++;
+        else
+            lines_lost = 0;
     }
     pthread_mutex_unlock(&lock);
     tt_str_free(&line);

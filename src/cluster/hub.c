@@ -227,11 +227,13 @@ void tt_hub_set_run(tt_hub *h, const char *id)
 
 static tt_err hold_folder(tt_hub *h, const char *folder)
 {
-    char path[4200];
+    char made[4200], path[4200];
 
+    snprintf(made, sizeof made, "%s/new", folder);
     snprintf(path, sizeof path, "%s/lock", folder);
-    h->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (h->lock < 0 || flock(h->lock, LOCK_EX | LOCK_NB))
+    /* It gets its name when it is held: others must not find it free. */
+    h->lock = open(made, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (h->lock < 0 || flock(h->lock, LOCK_EX | LOCK_NB) || rename(made, path))
         return tt_fail(TT_EIO, "lock %s: %s", path, strerror(errno));
     return TT_OK;
 }

@@ -31,6 +31,7 @@ train:
   optimizer: {adam: {lr: 0.01}}
   schedule: {cosine: {}}
   threads: 1
+  log_every: 1
 parallel: {exact: true, grains: 6, timeout: 20s}
 checkpoint: {every: 3, keep: 2, best: val.accuracy max}
 """
@@ -133,8 +134,8 @@ class Case:
     def sha(self, run):
         return self.summary(run)["weights_sha256"]
 
-    def check_run(self, run, sha, judge=None):
-        """What holds of a run that is done, however it came there."""
+    def check_run(self, run, sha, judge=None, lost=False):
+        """What holds of a run that is done, however it came there; `lost`: but for metrics, which the disk did not take."""
         s = self.summary(run)
         expect(s["status"] == "done", "status %s" % s["status"])
         expect(s["weights_sha256"] == sha, "other weights than those of the undisturbed run")
@@ -143,13 +144,13 @@ class Case:
             expect(j.returncode == 0, "the ledger: %s" % j.stdout.strip())
         v = subprocess.run([self.program, "ckpt", "verify", self.path(run)], capture_output=True, text=True)
         expect(v.returncode == 0, "checkpoints: %s%s" % (v.stdout, v.stderr))
-        steps = []
         with open(self.path(run, "metrics.jsonl")) as f:
-            for line in f:
-                row = json.loads(line)
-                if row.get("split") == "train":
-                    steps.append(row["step"])
+            rows = [json.loads(line) for line in f]
+        steps = [r["step"] for r in rows if r.get("split") == "train"]
+        judged = [r["step"] for r in rows if r.get("split") == "val"]
         expect(steps == sorted(set(steps)), "metrics.jsonl has a step twice, or out of order: %s" % steps)
+        expect(lost or steps == list(range(1, s["steps"] + 1)), "metrics.jsonl lacks a step: %s" % steps)
+        expect(lost or set(judged) >= set(range(9, s["steps"] + 1, 9)), "metrics.jsonl lacks a validation: %s" % judged)
         loose = [os.path.join(d, n) for d, dirs, files in os.walk(self.path(run)) for n in dirs + files
                  if n.endswith((".tmp", ".old", ".parts"))]
         expect(not loose, "left behind in the run folder: %s" % loose)
