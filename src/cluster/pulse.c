@@ -1,6 +1,6 @@
 /* pulse: a worker's line to its supervisor.
  *
- *   worker to supervisor   beat    world, rank, pid, host, phase, step: ten times a second
+ *   worker to supervisor   beat    world, rank, pid, host, phase, step, kept: ten times a second
  *                          tell    world, rank, what: an object, for the display or the ledger
  *                          dying   world, rank: told to, it ends now
  *   supervisor to worker   go      generation, and what is committed
@@ -99,10 +99,11 @@ static void tell_stack(tt_pulse *p)
 static void beat(tt_pulse *p)
 {
     tt_say(p->wire, 0,
-           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I}", "say", "beat", "world", p->world,
+           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:I}", "say", "beat", "world", p->world,
                      "rank", p->rank, "pid", (int)getpid(), "host", p->host, "phase",
                      atomic_load(&p->vital.phase), "step",
-                     (json_int_t)atomic_load(&p->vital.step)));
+                     (json_int_t)atomic_load(&p->vital.step), "kept",
+                     (json_int_t)atomic_load(&p->vital.kept)));
 }
 
 static void take_go(tt_pulse *p, const json_t *o)

@@ -785,7 +785,8 @@ int64_t keep_safe(const tt_trainer *t)
 {
     const mirror *m = t->keep ? t->keep->mirror : NULL;
 
-    return m && m->under_way ? t->step - 1 : t->step;
+    if (!t->keep) return t->step; /* as far as there is anything to lose */
+    return m && m->under_way ? t->committed - 1 : t->committed;
 }
 
 void keep_close_step(tt_trainer *t)
