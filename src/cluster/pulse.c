@@ -101,9 +101,8 @@ static void beat(tt_pulse *p)
     tt_say(p->wire, 0,
            json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:I}", "say", "beat", "world", p->world,
                      "rank", p->rank, "pid", (int)getpid(), "host", p->host, "phase",
-                     atomic_load(&p->vital.phase), "step",
-                     (json_int_t)atomic_load(&p->vital.step), "kept",
-                     (json_int_t)atomic_load(&p->vital.kept)));
+                     atomic_load(&p->vital.phase), "step", (json_int_t)atomic_load(&p->vital.step),
+                     "kept", (json_int_t)atomic_load(&p->vital.kept)));
 }
 
 static void take_go(tt_pulse *p, const json_t *o)
