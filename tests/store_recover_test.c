@@ -516,3 +516,50 @@ TT_TEST(recover, where_parts_must_move_all_is_written_anew_under_this_generation
     EXPECT(tt_recover_share(&s.r, s.f, s.n, swapped[0], label, from).copy);
     EXPECT(tt_recover_share(&s.r, s.f, s.n, same[0], label, from).copy); /* its label is old */
 }
+
+/* Host 0 has part 0 and a copy of part 1 in one slot, host 1 the other way round. */
+TT_TEST(recover, copies_in_a_slot_count_as_parts_of_it)
+{
+    sight s = {0};
+    tt_holder same[] = {{0, 0, 0}, {0, 0, 1}, {1, 0, 1}, {1, 0, 0}};
+    tt_holder turned[] = {{0, 0, 1}, {0, 0, 0}}, fewer[] = {{0, 0, 0}, {1, 0, 1}};
+    tt_label label;
+    int from[2];
+
+    add(&s, 0, 0, true, 1, 0, 9, 0, 2);
+    add(&s, 0, 0, true, 1, 0, 9, 1, 2);
+    choose(&s, NULL); /* host 1 is lost */
+    EXPECT(s.r.any && s.r.parts == 2 && s.r.label.step == 9);
+    label = tt_recover_label(&s.r, s.f, s.n, turned, 2, 2, 6);
+    EXPECT_INT(1, label.generation); /* whose own they are does not matter */
+    EXPECT(!tt_recover_share(&s.r, s.f, s.n, turned[0], label, from).copy);
+    EXPECT(!tt_recover_share(&s.r, s.f, s.n, turned[1], label, from).copy);
+    EXPECT_INT(1, tt_recover_label(&s.r, s.f, s.n, fewer, 2, 2, 6).generation);
+    EXPECT(!tt_recover_share(&s.r, s.f, s.n, fewer[0], label, from).copy);
+    EXPECT(tt_recover_share(&s.r, s.f, s.n, fewer[1], label, from).copy);
+
+    s = (sight){0}; /* the copies of host 0 were still on their way */
+    add(&s, 0, 0, true, 1, 0, 9, 0, 2);
+    add(&s, 1, 0, true, 1, 0, 9, 1, 2);
+    add(&s, 1, 0, true, 1, 0, 9, 0, 2);
+    choose(&s, NULL);
+    label = tt_recover_label(&s.r, s.f, s.n, same, 4, 2, 6);
+    EXPECT_INT(1, label.generation); /* nothing is given up: it is added */
+    EXPECT(!tt_recover_share(&s.r, s.f, s.n, same[0], label, from).copy);
+    EXPECT(tt_recover_share(&s.r, s.f, s.n, same[1], label, from).copy);
+    EXPECT(!tt_recover_share(&s.r, s.f, s.n, same[2], label, from).copy);
+    EXPECT(!tt_recover_share(&s.r, s.f, s.n, same[3], label, from).copy);
+}
+
+TT_TEST(recover, a_slot_does_not_give_up_one_copy_for_another_under_one_label)
+{
+    sight s = {0};
+    tt_holder other[] = {{0, 0, 0}, {0, 0, 2}, {1, 0, 1}, {2, 0, 2}};
+
+    add(&s, 0, 0, true, 1, 0, 9, 0, 3);
+    add(&s, 0, 0, true, 1, 0, 9, 1, 3);
+    add(&s, 1, 0, true, 1, 0, 9, 2, 3);
+    choose(&s, NULL);
+    EXPECT(s.r.any);
+    EXPECT_INT(6, tt_recover_label(&s.r, s.f, s.n, other, 4, 3, 6).generation);
+}

@@ -21,7 +21,8 @@ const char *tt_phase_name(tt_phase p); /* "validation": of what it was in the mi
 
 typedef struct tt_vital {
     _Atomic int phase;
-    _Atomic int64_t step; /* the last that is committed */
+    _Atomic int64_t step; /* the last that is made, and ... */
+    _Atomic int64_t kept; /* ... committed                  */
 } tt_vital;
 
 /* Whoever waits for other ranks says so again and again; has somebody here, of late? If nothing
@@ -35,6 +36,10 @@ static inline void tt_vital_set(tt_vital *v, tt_phase phase, int64_t step)
     if (!v) return;
     atomic_store_explicit(&v->step, step, memory_order_relaxed);
     atomic_store_explicit(&v->phase, phase, memory_order_release);
+}
+static inline void tt_vital_keep(tt_vital *v, int64_t step)
+{
+    if (v) atomic_store_explicit(&v->kept, step, memory_order_relaxed);
 }
 
 #endif

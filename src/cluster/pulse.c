@@ -1,6 +1,6 @@
 /* pulse: a worker's line to its supervisor.
  *
- *   worker to supervisor   beat    world, rank, pid, host, phase, step, waits, at: ten times a
+ *   worker to supervisor   beat    world, rank, pid, host, phase, step, kept, waits, at: ten times a
  *                                  second; at: when, by the worker's clock
  *                          tell    world, rank, what: an object, for the display or the ledger
  *                          dying   world, rank: told to, it ends now
@@ -118,10 +118,11 @@ static void beat(tt_pulse *p)
 {
     if (p->mute || (p->mute = TT_FAILPOINT("pulse.beat"))) return;
     tt_say(p->wire, 0,
-           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:b, s:f}", "say", "beat", "world",
+           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:I, s:b, s:f}", "say", "beat", "world",
                      p->world, "rank", p->rank, "pid", (int)getpid(), "host", p->host, "phase",
                      atomic_load(&p->vital.phase), "step", (json_int_t)atomic_load(&p->vital.step),
-                     "waits", tt_vital_waits(tt_clock_s()), "at", lease_clock()));
+                     "kept", (json_int_t)atomic_load(&p->vital.kept), "waits",
+                     tt_vital_waits(tt_clock_s()), "at", lease_clock()));
 }
 
 static void take_go(tt_pulse *p, const json_t *o)

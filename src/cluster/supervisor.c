@@ -40,7 +40,7 @@ typedef struct member {
     double at;     /* ... by its own clock         */
     bool answered; /* that it came                 */
     tt_phase phase;
-    int64_t step;
+    int64_t step, kept; /* made, and committed */
 } member;
 
 typedef struct world {
@@ -421,8 +421,8 @@ static void record_told(tt_supervisor *s, bool safe)
 
     if (!w || !w->found || !w->member) return;
     for (int i = 0; i < w->members; i++)
-        if (w->member[i].phase < TT_PHASE_STEP || w->member[i].step < least)
-            least = w->member[i].phase < TT_PHASE_STEP ? -1 : w->member[i].step;
+        if (w->member[i].phase < TT_PHASE_STEP || w->member[i].kept < least)
+            least = w->member[i].phase < TT_PHASE_STEP ? -1 : w->member[i].kept;
     if (least <= k->told.label.step || least == INT64_MAX) return;
     record(s,
            &(tt_record){.kind = TT_REC_TOLD, .generation = (uint32_t)w->generation, .step = least},
@@ -688,6 +688,7 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
     m->answered = false;
     m->phase = (tt_phase)phase;
     m->step = json_integer_value(json_object_get(o, "step"));
+    m->kept = json_integer_value(json_object_get(o, "kept"));
     note_step(s, w, m);
     if (first) say_alive(s, w);
     take_event(s, (tt_event){.kind = TT_EV_BEAT,

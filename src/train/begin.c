@@ -305,6 +305,7 @@ tt_err tt_train_begin(tt_trainer *t)
     if ((err = all_agree(t, t->dir ? tt_run_dir_begin(t->dir) : TT_OK))) return err;
     TT_FAILPOINT("begin.done");
     t->world->timeout_s = 1.5 * t->plan.timeout_s; /* of messages: see tt_strategy_open */
+    tt_vital_keep(o->vital, t->step);
     tt_vital_set(o->vital, TT_PHASE_STEP, t->step);
     return TT_OK;
 }

@@ -436,11 +436,26 @@ static int leader_of(const tt_world *w, int host)
     return r;
 }
 
+/* Bytes, from one rank to another; these two call it. */
+static tt_err pass(const tt_trainer *t, int from, int to, char *at, size_t bytes)
+{
+    const tt_group *all = tt_world_all(t->world);
+    tt_err err = TT_OK;
+
+    for (size_t done = 0; done < bytes && !err; done += CHUNK) {
+        size_t n = bytes - done < CHUNK ? bytes - done : CHUNK;
+        tt_op op;
+        err = t->world->rank == from ? tt_send_start(all, to, TAG_HALF, at + done, n, &op)
+                                     : tt_recv_start(all, from, TAG_HALF, at + done, n, &op);
+        if (!err) err = tt_op_wait(&op);
+    }
+    return err;
+}
+
 /* The bytes of a half go from its host's first rank to another one. */
 static tt_err move_half(tt_trainer *t, const tt_found *f, int to, void *buffer)
 {
     const keep *k = t->keep;
-    const tt_group *all = tt_world_all(t->world);
     int from = leader_of(t->world, f->host);
     tt_vault_view view = {0};
     tt_err err = TT_OK, gone;
@@ -451,14 +466,55 @@ static tt_err move_half(tt_trainer *t, const tt_found *f, int to, void *buffer)
         if ((err = tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &view))) return err;
         at = (char *)(uintptr_t)view.data;
     }
-    for (size_t done = 0; done < k->bytes && !err; done += CHUNK) {
-        size_t n = k->bytes - done < CHUNK ? k->bytes - done : CHUNK;
-        tt_op op;
-        err = t->world->rank == from ? tt_send_start(all, to, TAG_HALF, at + done, n, &op)
-                                     : tt_recv_start(all, from, TAG_HALF, at + done, n, &op);
-        if (!err) err = tt_op_wait(&op);
-    }
+    err = pass(t, from, to, at, k->bytes);
     if (t->world->rank == from && (gone = tt_vault_unpeek(&view)) && !err) err = gone;
+    return err;
+}
+
+/* A part of the state goes there: which pieces those are, and their vectors. */
+static tt_err pass_part(const tt_trainer *t, int from, int to, uint16_t *map, int part, char *half)
+{
+    const keep *k = t->keep;
+    int pieces = tt_optim_piece_count(t->optim);
+    tt_err err = pass(t, from, to, (char *)map, (size_t)pieces * sizeof *map);
+
+    for (int i = 0, end; i < pieces && !err; i = end) {
+        int64_t first = tt_optim_piece(t->optim, i).at, n = 0;
+        for (end = i; end < pieces && map[end] == part + 1; end++) {
+            tt_piece p = tt_optim_piece(t->optim, end);
+            if (p.at != first + n) break;
+            n += p.n;
+        }
+        if (end == i) end++;
+        for (int s = 0; s < t->slot_count && n && !err; s++)
+            err =
+                pass(t, from, to, half + (size_t)(s + 1) * k->flat + (size_t)first * sizeof(float),
+                     (size_t)n * sizeof(float));
+    }
+    return err;
+}
+
+/* ... from its host's first rank, with the weights if they are wanted. */
+static tt_err move_part(const tt_trainer *t, const tt_found *f, int to, char *half, bool weights)
+{
+    const keep *k = t->keep;
+    int from = leader_of(t->world, f->host), rank = t->world->rank;
+    size_t size = (size_t)tt_optim_piece_count(t->optim) * sizeof(uint16_t);
+    tt_vault_view view = {0};
+    tt_err err = TT_OK, gone;
+    uint16_t *map;
+
+    if (rank != from && rank != to) return TT_OK;
+    if (rank == from) {
+        if ((err = tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &view))) return err;
+        half = (char *)(uintptr_t)view.data;
+    }
+    if (!(map = malloc(size + 1))) tt_mem_out(size);
+    if (rank == from) memcpy(map, tail_of(k, half)->map, size);
+    if (weights) err = pass(t, from, to, half, k->flat);
+    if (!err) err = pass_part(t, from, to, map, f->part, half);
+    if (rank == from && (gone = tt_vault_unpeek(&view)) && !err) err = gone;
+    free(map);
     return err;
 }
 
@@ -639,8 +695,7 @@ static tt_err fetch_parts(tt_trainer *t, int *half)
     keep *k = t->keep;
     const tt_world *w = t->world;
     int parts = k->recovery.parts, *from = calloc((size_t)parts, sizeof *from);
-    char *buffer = NULL, *to = NULL;
-    bool first = true;
+    char *to = NULL;
     tt_err err = TT_OK;
 
     if (!from) tt_mem_out(sizeof *from);
@@ -651,18 +706,13 @@ static tt_err fetch_parts(tt_trainer *t, int *half)
         if (r == w->rank) to = tt_vault_data(k->vault, *half);
         for (int p = 0; p < parts && s.copy && !err; p++) {
             const tt_found *f = &k->found[from[p]];
-            if (f->host == w->peer[r].host) {
-                if (r == w->rank) err = copy_near(t, f, to, false, first);
-            } else {
-                if (r == w->rank && !buffer && !(buffer = malloc(k->bytes))) tt_mem_out(k->bytes);
-                err = move_half(t, f, r, buffer);
-                if (!err && r == w->rank) take_part(t, buffer, f->part, to, first);
-            }
-            if (r == w->rank) first = false;
+            if (f->host != w->peer[r].host)
+                err = move_part(t, f, r, to, p == 0);
+            else if (r == w->rank)
+                err = copy_near(t, f, to, false, p == 0);
         }
         if (r == w->rank && s.copy && !err) commit_half(t, *half, false, true);
     }
-    free(buffer);
     free(from);
     return err;
 }
@@ -872,7 +922,8 @@ int64_t keep_safe(const tt_trainer *t)
 {
     const mirror *m = t->keep ? t->keep->mirror : NULL;
 
-    return m && m->under_way ? t->step - 1 : t->step;
+    if (!t->keep) return t->step; /* as far as there is anything to lose */
+    return m && m->under_way ? t->committed - 1 : t->committed;
 }
 
 void keep_close_step(tt_trainer *t)

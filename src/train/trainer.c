@@ -191,7 +191,8 @@ static tt_err after_step(tt_trainer *t)
     TT_FAILPOINT("train.reported");
     tell_epoch(t);
     keep_close_step(t);
-    tt_vital_set(t->opts.vital, p->end ? TT_PHASE_END : TT_PHASE_STEP, keep_safe(t));
+    tt_vital_keep(t->opts.vital, keep_safe(t));
+    tt_vital_set(t->opts.vital, p->end ? TT_PHASE_END : TT_PHASE_STEP, t->step);
     return TT_OK;
 }
 
@@ -338,7 +339,8 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
     if (t->skipped) report_numbers(t, "skipped");
     if ((err = keep_commit(t))) return err;
     TT_FAILPOINT("train.committed");
-    tt_vital_set(t->opts.vital, TT_PHASE_STEP, keep_safe(t));
+    tt_vital_set(t->opts.vital, TT_PHASE_STEP, t->step);
+    tt_vital_keep(t->opts.vital, keep_safe(t));
     err = after_step(t);
     if (t->trace_to && t->step >= t->trace_from &&
         (t->step == t->trace_to || t->progress.end || t->progress.stopped))
