@@ -732,10 +732,19 @@ static void see_dead(tt_supervisor *s, world *w)
     }
 }
 
+/* Have all said that they are at their end? What is left then is the launcher clearing up. */
+static bool is_through(const world *w)
+{
+    for (int i = 0; i < w->members && w->member; i++)
+        if (!w->member[i].pid || w->member[i].phase != TT_PHASE_END) return false;
+    return w->member && w->generation;
+}
+
 static void look_at_world(tt_supervisor *s, world *w)
 {
     int id = w->id;
 
+    if (!w->killed && is_through(w)) kill_world(s, w); /* the next one need not wait for that */
     if (w->kill_at > 0 && tt_clock_s() >= w->kill_at) kill_world(s, w);
     if (!w->launched) {
         if (!w->killed) return;
