@@ -197,11 +197,19 @@ static void hear_cause(watch *w, const tt_news *n)
                    c->kind == TT_CAUSE_STUCK || c->kind == TT_CAUSE_TROUBLE ||
                    c->kind == TT_CAUSE_START;
     tt_str text = {0};
+    int active = tt_supervisor_look(w->s).active;
 
     if (c->kind == TT_CAUSE_STOP) return;
     if (c->kind == TT_CAUSE_HOST && c->generation < 0) return; /* of the host it is told anyway */
     tt_str_add(&text, "%s", n->text);
-    if (c->kind == TT_CAUSE_TROUBLE && w->trouble) tt_str_add(&text, ": %s", w->trouble);
+    if (c->kind == TT_CAUSE_TROUBLE && w->trouble) {
+        if (!strncmp(w->trouble, "rank ", 5)) text.size = 0; /* it says itself whose it is */
+        tt_str_add(&text, "%s%s", text.size ? ": " : "", w->trouble);
+    }
+    if (active >= 0 && c->world != active) { /* of a world that stands by: no trouble of the run */
+        free(w->trouble);
+        w->trouble = NULL;
+    }
     if (failure) {
         free(w->last_text);
         if (!(w->last_text = strdup(text.data))) tt_mem_out(text.size);

@@ -351,12 +351,16 @@ static int fail_alone(const listener *l, const tt_world *w, tt_err err)
     return cli_exit_code(err);
 }
 
-/* One that all have met: rank 0 says so. */
+/* One that all have agreed on: rank 0 says so, and whose it was. */
 static int fail_together(const listener *l, tt_err err)
 {
+    json_t *o;
+
     if (l->silent) return cli_exit_code(err);
     if (!l->pulse) return cli_fail(err);
-    tt_pulse_tell(l->pulse, error_of(err));
+    o = error_of(err);
+    if (tt_group_blamed() >= 0) json_object_set_new(o, "rank", json_integer(tt_group_blamed()));
+    tt_pulse_tell(l->pulse, o);
     return cli_exit_code(err);
 }
 

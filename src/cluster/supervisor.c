@@ -277,7 +277,8 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
 {
     char span[32];
 
-    if (c->rank >= 0 && c->kind != TT_CAUSE_HOST && c->kind != TT_CAUSE_LEAVE)
+    if (c->rank >= 0 && c->kind != TT_CAUSE_HOST && c->kind != TT_CAUSE_LEAVE &&
+        c->kind != TT_CAUSE_OUT)
         tt_str_add(out, "rank %d (%s) ", c->rank, host_name(s, c->host));
     tt_show_time(c->silent_s, span, sizeof span);
     switch (c->kind) {
@@ -662,6 +663,7 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
         record_told(s, true);
         take_event(s, (tt_event){.kind = TT_EV_RESULT, .world = w->id, .code = code});
     }
+    if (!strcmp(event, "error") && json_object_get(o, "rank")) rank = whole(o, "rank");
     if (!strcmp(event, "error"))
         take_event(s, (tt_event){.kind = TT_EV_TROUBLE,
                                  .world = w->id,
