@@ -239,6 +239,13 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
         tt_str_add(&trouble, "%s", tt_message());
         *alone = err == TT_EPEER && strstr(tt_message(), "no word") != NULL;
     }
+    if (err && *alone && l->pulse && tt_train_world(t)->size > 1) {
+        /* Not the end of the training, if another world can go on: the supervisor decides that. */
+        tell_end(l, NULL);
+        *met = tt_repeat(err, trouble.data);
+        tt_str_free(&trouble);
+        return cli_exit_code(err);
+    }
     status = status_of(err, end != NULL);
     if ((last = tt_train_finish(t, status)) && !err) {
         tt_str_add(&trouble, "%s", tt_message());
