@@ -233,11 +233,13 @@ static void hear_go(watch *w, const tt_news *n)
     free(w->trouble); /* of a world that is over */
     w->trouble = NULL;
     if (!w->start) return;
-    say_json(w, json_pack("{s:s, s:i, s:i}", "event", "generation", "generation",
-                          n->cause.generation, "workers", n->code));
+    say_json(w, json_pack("{s:s, s:i, s:i, s:i}", "event", "generation", "generation",
+                          n->cause.generation, "workers", n->code, "spares", n->spares));
     if (w->o->mode == CLI_JSON) return;
     snprintf(text, sizeof text, "generation %d goes on with %d worker%s", n->cause.generation,
              n->code, n->code == 1 ? "" : "s");
+    if (n->spares)
+        snprintf(text + strlen(text), 32, ", %d spare%s", n->spares, n->spares == 1 ? "" : "s");
     say(w, text);
 }
 

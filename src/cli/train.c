@@ -463,6 +463,7 @@ static int work(const train_opts *o, int argc, const char **argv)
     to.command = command.data;
     to.again = to.keep = to.stand_by = l.pulse != NULL;
     to.vital = tt_pulse_vital(l.pulse);
+    if (l.pulse && getenv("TUTTI_WORKERS")) to.workers = atoi(getenv("TUTTI_WORKERS"));
     if (to.world && (err = cli_share_open(to.world, &share))) {
         alone = err == TT_EPEER;
         code = alone ? fail_alone(&l, to.world, err) : fail_together(&l, err);

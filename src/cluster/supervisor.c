@@ -46,7 +46,7 @@ typedef struct world {
     tt_launch launch;
     int keeper; /* a pidfd: readable when it ends */
     member *member;
-    int members, generation;
+    int members, workers, generation;
     bool found;        /* it has told from where it goes on      */
     double kill_at;    /* 0: not; else when, for one that tells its stacks first */
     bool killed, left; /* left: nothing of it is here any more  */
@@ -196,6 +196,7 @@ static tt_err launch_world(tt_supervisor *s, world *w)
 
     w->launched = true;
     w->members = tt_policy_members(s->policy, w->id, &m);
+    for (int i = 0; i < w->members; i++) w->workers += !m[i].spare;
     list_hosts(s, m, w->members, a, &hosts);
     const char *const env[] = {
         "TUTTI_SUPERVISED=1",
@@ -204,6 +205,7 @@ static tt_err launch_world(tt_supervisor *s, world *w)
         tt_arena_printf(a, "TUTTI_CONTROL_HOST=%s", s->host),
         tt_arena_printf(a, "TUTTI_CONTROL_PID=%d", (int)getpid()),
         tt_arena_printf(a, "TUTTI_CONTROL_WORLD=%d", w->id),
+        tt_arena_printf(a, "TUTTI_WORKERS=%d", w->workers),
         tt_arena_printf(a, "TUTTI_SHARE=%s", s->o.rooms && *s->o.rooms ? s->o.rooms : "0"),
         s->o.far ? tt_arena_printf(a, "TUTTI_CONTROL_FAR=%s", s->o.far) : NULL,
         NULL};
@@ -466,13 +468,14 @@ static void give_go(tt_supervisor *s, world *w, int generation)
                       "attempt", (json_int_t)k->told.label.attempt, "step",
                       (json_int_t)k->told.label.step, "by", (json_int_t)k->told.by));
     w->generation = generation;
-    tt_record r = {.kind = TT_REC_GO, .generation = (uint32_t)generation, .workers = w->members};
+    tt_record r = {.kind = TT_REC_GO, .generation = (uint32_t)generation, .workers = w->workers};
     snprintf(r.why, sizeof r.why, "%.*s", (int)sizeof r.why - 1, s->why);
     record(s, &r, false);
     say_to_all(s, w, o);
     json_decref(o);
     add_news(s, (tt_news){.kind = TT_NEWS_GO,
-                          .code = w->members,
+                          .code = w->workers,
+                          .spares = w->members - w->workers,
                           .cause = {.world = w->id, .generation = generation}});
 }
 

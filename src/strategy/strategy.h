@@ -42,6 +42,8 @@ typedef struct tt_plan {
     double outer_lr;      /* 0: no outer optimiser                                 */
     double outer_momentum;
     bool outer_nesterov;
+    int workers; /* ranks below this run units; others are spares, which hold the state alone. 0:
+                  * all; and all do with average, and where hosts have rows of their own */
 } tt_plan;
 
 /* Reads a job's `parallel` map (NULL: none) and fills in its defaults. */

@@ -45,6 +45,7 @@ typedef struct tt_train_opts {
     bool again;      /* with `run`: go on with it if it has begun, else begin it             */
     bool keep;       /* keep the state in the vault (store/vault.h), for worlds to come      */
     tt_vital *vital; /* told what it is doing; may be NULL                                   */
+    int workers;     /* of the world: ranks beyond them are spares (tt_plan); 0: all work    */
 } tt_train_opts;
 
 tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out);
@@ -98,7 +99,7 @@ typedef struct tt_progress {
     int64_t epoch_number;      /* epoch_end: which one ended, from 1 ...                      */
     uint64_t epoch_samples;    /* ... how many samples it was to have; 0: they are not counted */
     uint64_t witness_sum, witness_count; /* ... and which it had (store/ledger.h)            */
-    const char *end;           /* set when there is nothing left to do: "done", "early stop"  */
+    const char *end; /* set when there is nothing left to do: "done", "early stop"  */
 } tt_progress;
 
 /* One step. TT_EDIVERGED: loss or gradient is not finite; the step was not applied. With the last
