@@ -19,6 +19,7 @@ typedef struct watch {
     const cli_world_opts *o;
     tt_supervisor *s;
     json_t *start, *end;
+    bool far; /* other hosts take part, or did */
     cli_display *display;
     char *trouble; /* the first error that was told of the world that trains */
     int trouble_code;
@@ -98,10 +99,14 @@ static void say_json(const watch *w, json_t *o)
 static void hear_start(watch *w, json_t *o)
 {
     bool first = !w->start;
+    const json_t *hosts = json_object_get(json_object_get(o, "world"), "hosts");
 
     json_decref(w->start);
     w->start = json_incref(o);
     if (first) cli_start_show(w->o->mode, o);
+    if (!first && !w->far && json_integer_value(hosts) > 1 && w->o->mode == CLI_SHOW)
+        say(w, cli_trust);
+    w->far |= json_integer_value(hosts) > 1;
     if (w->display) cli_display_leave(w->display);
     cli_display_close(w->display); /* there may be other workers now */
     w->display = cli_display_open(w->o->mode, o);

@@ -65,6 +65,10 @@ static int64_t count_in(const json_t *o, const char *key)
     return json_integer_value(json_object_get(o, key));
 }
 
+const char cli_trust[] =
+    "MPI between hosts is neither encrypted nor authenticated: use it on networks "
+    "you trust";
+
 static void show_world(const json_t *w)
 {
     int ranks = (int)count_in(w, "ranks"), hosts = (int)count_in(w, "hosts");
@@ -76,6 +80,7 @@ static void show_world(const json_t *w)
     printf("  world    %d worker%s%s on %d host%s, started by %s, over %s\n", ranks,
            ranks == 1 ? "" : "s", beside, hosts, hosts == 1 ? "" : "s", text_in(w, "launcher"),
            text_in(w, "transport"));
+    if (hosts > 1) printf("  network  %s\n", cli_trust);
     printf("  gradient %s%s", text_in(w, "aggregate"),
            json_is_true(json_object_get(w, "exact")) ? ", exact" : "");
     if (json_is_true(json_object_get(w, "exact")))
