@@ -222,6 +222,26 @@ TT_TEST(join, a_host_that_dies_is_lost_and_its_name_is_free_again)
     EXPECT_INT(TT_OK, shared->agent[1].err);
 }
 
+TT_TEST(join, a_host_that_is_silent_is_lost_soon)
+{
+    pid_t hub, agent;
+    double since;
+
+    skip_without_names();
+    begin();
+    hub = start_join_hub();
+    agent = join_as(0, "b", "version 1");
+    wait_changes("came b 2; ");
+    kill(agent, SIGSTOP);
+    since = tt_clock_s();
+    wait_changes("came b 2; lost b 2; ");
+    EXPECT(tt_clock_s() - since > 1 && tt_clock_s() - since < 8);
+    kill(agent, SIGCONT);
+    wait_changes("came b 2; lost b 2; came b 2; ");
+    close_hub(hub, 0);
+    EXPECT_INT(0, wait_code(agent));
+}
+
 TT_TEST(join, a_name_is_taken_by_one_at_a_time)
 {
     pid_t hub, first, second;
