@@ -87,6 +87,28 @@ TT_TEST(option, every_way_to_write_a_value)
     EXPECT_STR("-", r.rest[0]);
 }
 
+TT_TEST(option, an_address_may_be_left_out)
+{
+    static const tt_option listen[] = {
+        {"listen", 0, TT_OPT_ADDRESS, offsetof(opts, resume), "[tcp://*:PORT]", "be reached"}};
+    tt_command c = train;
+    result r;
+
+    c.options = listen;
+    c.option_count = 1;
+    EXPECT_OK(run(&c, "--listen tcp://*:4444 job", &r));
+    EXPECT_STR("tcp://*:4444", r.o.resume);
+    EXPECT_OK(run(&c, "--listen job", &r));
+    EXPECT_STR("", r.o.resume);
+    EXPECT_STR("job", r.rest[0]);
+    EXPECT_OK(run(&c, "job --listen", &r));
+    EXPECT_STR("", r.o.resume);
+    EXPECT_OK(run(&c, "--listen=here job", &r));
+    EXPECT_STR("here", r.o.resume);
+    EXPECT_OK(run(&c, "job", &r));
+    EXPECT_STR("auto", r.o.resume);
+}
+
 TT_TEST(option, lists_keep_their_order_and_stay_apart)
 {
     result r;

@@ -103,6 +103,7 @@ json_t *cli_told_start(const tt_trainer *t, tt_tree *job);
 json_t *cli_told_end(tt_trainer *t, const char *status, const char *end, int code,
                      const char *trouble);
 void cli_start_show(cli_display_mode mode, const json_t *start);
+extern const char cli_trust[]; /* what to know when several hosts take part; the start shows it */
 /* How to go on with a run whose end is not shown; both may be what it told at its start. */
 void cli_resume_show(const json_t *start, const json_t *end);
 void cli_end_show(cli_display_mode mode, const json_t *start, const json_t *end);

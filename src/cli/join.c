@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "cli.h"
@@ -128,7 +129,7 @@ static int be_agent(const tt_agent_opts *o)
     char path[CLI_PATH + 32];
     tt_agent_end end = {0};
     tt_err err;
-    int fd;
+    int fd, code;
 
     sigaction(SIGINT, &act, NULL);
     sigaction(SIGTERM, &act, NULL);
@@ -137,9 +138,9 @@ static int be_agent(const tt_agent_opts *o)
     if (*path) unlink(path);
     if (fd >= 0) close(fd);
     if (err && ready_fd >= 0) (void)!write(ready_fd, tt_message(), strlen(tt_message()));
+    code = err ? cli_fail(err) : end.code;
     if (!err || err == TT_ESTOP) clear_away(&end);
-    if (err == TT_ESTOP) return cli_fail(err);
-    if (err) return cli_fail(err);
+    if (err) return code;
     if (times_asked)
         tell("this host has left the run");
     else if (end.code)
@@ -147,7 +148,7 @@ static int be_agent(const tt_agent_opts *o)
                 end.code);
     else
         tell("the run has ended");
-    return end.code;
+    return code;
 }
 
 /* ---- in the background ---- */
@@ -156,12 +157,17 @@ static int be_agent(const tt_agent_opts *o)
 static int see_off(int fd, pid_t pid, const char *log)
 {
     char text[4096];
+    int status = 0;
     ssize_t n;
 
     while ((n = read(fd, text, sizeof text - 1)) < 0 && errno == EINTR) continue;
     text[n > 0 ? n : 0] = 0;
     if (n <= 0) return cli_fail(tt_fail(TT_EENV, "the agent died: see %s", log));
-    if (*text != '+') return cli_fail(tt_fail(TT_EENV, "%s", text));
+    if (*text != '+') {
+        fprintf(stderr, "tutti: %s\n", text);
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+    }
     if (!quiet)
         printf("joined in the background, as process %d: 'tutti leave' takes this machine out "
                "again; what happens is in %s\n",

@@ -22,6 +22,7 @@ typedef struct watch {
     tt_supervisor *s;
     cli_control *control;
     json_t *start, *end;
+    bool far; /* other hosts take part, or did */
     cli_display *display;
     char *trouble; /* the first error that was told of the world that trains */
     int trouble_code;
@@ -117,11 +118,15 @@ static void say_json(const watch *w, json_t *o)
 static void hear_start(watch *w, json_t *o)
 {
     bool first = !w->start;
+    const json_t *hosts = json_object_get(json_object_get(o, "world"), "hosts");
 
     json_decref(w->start);
     w->start = json_incref(o);
     if (first) cli_start_show(w->o->mode, o);
     if (first) cli_detach_begun(w->o->run);
+    if (!first && !w->far && json_integer_value(hosts) > 1 && w->o->mode == CLI_SHOW)
+        say(w, cli_trust);
+    w->far |= json_integer_value(hosts) > 1;
     if (w->display) cli_display_leave(w->display);
     cli_display_close(w->display); /* there may be other workers now */
     w->display = cli_display_open(w->o->mode, o);
@@ -226,12 +231,19 @@ static void hear_cause(watch *w, const tt_news *n)
                    c->kind == TT_CAUSE_STUCK || c->kind == TT_CAUSE_TROUBLE ||
                    c->kind == TT_CAUSE_START || c->kind == TT_CAUSE_CORRUPT;
     tt_str text = {0};
+    int active = tt_supervisor_look(w->s).active;
 
     if (c->kind == TT_CAUSE_STOP) return;
     if (c->kind == TT_CAUSE_HOST && c->generation < 0) return; /* of the host it is told anyway */
     tt_str_add(&text, "%s", n->text);
-    if ((c->kind == TT_CAUSE_TROUBLE || c->kind == TT_CAUSE_CORRUPT) && w->trouble)
-        tt_str_add(&text, ": %s", w->trouble);
+    if ((c->kind == TT_CAUSE_TROUBLE || c->kind == TT_CAUSE_CORRUPT) && w->trouble) {
+        if (!strncmp(w->trouble, "rank ", 5)) text.size = 0; /* it says itself whose it is */
+        tt_str_add(&text, "%s%s", text.size ? ": " : "", w->trouble);
+    }
+    if (active >= 0 && c->world != active) { /* of a world that stands by: no trouble of the run */
+        free(w->trouble);
+        w->trouble = NULL;
+    }
     if (failure) {
         free(w->last_text);
         if (!(w->last_text = strdup(text.data))) tt_mem_out(text.size);
@@ -256,11 +268,13 @@ static void hear_go(watch *w, const tt_news *n)
     free(w->trouble); /* of a world that is over */
     w->trouble = NULL;
     if (!w->start) return;
-    say_json(w, json_pack("{s:s, s:i, s:i}", "event", "generation", "generation",
-                          n->cause.generation, "workers", n->code));
+    say_json(w, json_pack("{s:s, s:i, s:i, s:i}", "event", "generation", "generation",
+                          n->cause.generation, "workers", n->code, "spares", n->spares));
     if (w->o->mode == CLI_JSON) return;
     snprintf(text, sizeof text, "generation %d goes on with %d worker%s", n->cause.generation,
              n->code, n->code == 1 ? "" : "s");
+    if (n->spares)
+        snprintf(text + strlen(text), 32, ", %d spare%s", n->spares, n->spares == 1 ? "" : "s");
     say(w, text);
 }
 

@@ -48,6 +48,9 @@ json_t *cli_told_start(const tt_trainer *t, tt_tree *job)
                                                 : "",
                                       "aggregate", tt_aggregate_name(p->aggregate), "exact",
                                       p->exact, "grains", p->grains));
+    if (w->size > 1 && p->workers)
+        json_object_set_new(json_object_get(s, "world"), "spares",
+                            json_integer(w->size - p->workers));
     return s;
 }
 
@@ -62,13 +65,22 @@ static int64_t count_in(const json_t *o, const char *key)
     return json_integer_value(json_object_get(o, key));
 }
 
+const char cli_trust[] =
+    "MPI between hosts is neither encrypted nor authenticated: use it on networks "
+    "you trust";
+
 static void show_world(const json_t *w)
 {
     int ranks = (int)count_in(w, "ranks"), hosts = (int)count_in(w, "hosts");
+    int spares = (int)count_in(w, "spares");
+    char beside[32] = "";
 
-    printf("  world    %d worker%s on %d host%s, started by %s, over %s\n", ranks,
-           ranks == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s", text_in(w, "launcher"),
+    if (spares) snprintf(beside, sizeof beside, ", %d spare%s", spares, spares == 1 ? "" : "s");
+    ranks -= spares;
+    printf("  world    %d worker%s%s on %d host%s, started by %s, over %s\n", ranks,
+           ranks == 1 ? "" : "s", beside, hosts, hosts == 1 ? "" : "s", text_in(w, "launcher"),
            text_in(w, "transport"));
+    if (hosts > 1) printf("  network  %s\n", cli_trust);
     printf("  gradient %s%s", text_in(w, "aggregate"),
            json_is_true(json_object_get(w, "exact")) ? ", exact" : "");
     if (json_is_true(json_object_get(w, "exact")))

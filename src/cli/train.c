@@ -270,6 +270,13 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
         tt_str_add(&trouble, "%s", tt_message());
         *alone = err == TT_EPEER && strstr(tt_message(), "no word") != NULL;
     }
+    if (err && *alone && l->pulse && tt_train_world(t)->size > 1) {
+        /* Not the end of the training, if another world can go on: the supervisor decides that. */
+        tell_end(l, NULL);
+        *met = tt_repeat(err, trouble.data);
+        tt_str_free(&trouble);
+        return cli_exit_code(err);
+    }
     status = status_of(err, end != NULL);
     TT_FAILPOINT("worker.finish");
     if ((last = tt_train_finish(t, status)) && !err) {
@@ -409,12 +416,16 @@ static int fail_alone(const listener *l, const tt_world *w, const tt_trainer *t,
     return cli_exit_code(err);
 }
 
-/* One that all have met: rank 0 says so. */
+/* One that all have agreed on: rank 0 says so, and whose it was. */
 static int fail_together(const listener *l, tt_err err)
 {
+    json_t *o;
+
     if (l->silent) return cli_exit_code(err);
     if (!l->pulse) return cli_fail(err);
-    tt_pulse_tell(l->pulse, error_of(err));
+    o = error_of(err);
+    if (tt_group_blamed() >= 0) json_object_set_new(o, "rank", json_integer(tt_group_blamed()));
+    tt_pulse_tell(l->pulse, o);
     return cli_exit_code(err);
 }
 
@@ -528,6 +539,7 @@ static int work(const train_opts *o, int argc, const char **argv)
     to.again = to.stand_by = l.pulse != NULL;
     to.keep = l.pulse && wants_vault();
     to.vital = tt_pulse_vital(l.pulse);
+    if (l.pulse && getenv("TUTTI_WORKERS")) to.workers = atoi(getenv("TUTTI_WORKERS"));
     if (to.world && (err = cli_share_open(to.world, &share))) {
         alone = err == TT_EPEER;
         code = alone ? fail_alone(&l, to.world, t, err) : fail_together(&l, err);

@@ -49,7 +49,7 @@ typedef struct world {
     tt_launch launch;
     int keeper; /* a pidfd: readable when it ends */
     member *member;
-    int members, generation;
+    int members, workers, generation;
     bool found;        /* it has told from where it goes on      */
     bool yields;       /* it was told to make room               */
     double kill_at;    /* 0: not; else when, for one that tells its stacks first */
@@ -210,6 +210,7 @@ static tt_err launch_world(tt_supervisor *s, world *w)
     TT_FAILPOINT("supervisor.launch");
     w->launched = true;
     w->members = tt_policy_members(s->policy, w->id, &m);
+    for (int i = 0; i < w->members; i++) w->workers += !m[i].spare;
     list_hosts(s, m, w->members, a, &hosts);
     const char *const env[] = {
         "TUTTI_SUPERVISED=1",
@@ -218,6 +219,7 @@ static tt_err launch_world(tt_supervisor *s, world *w)
         tt_arena_printf(a, "TUTTI_CONTROL_HOST=%s", s->host),
         tt_arena_printf(a, "TUTTI_CONTROL_PID=%d", (int)getpid()),
         tt_arena_printf(a, "TUTTI_CONTROL_WORLD=%d", w->id),
+        tt_arena_printf(a, "TUTTI_WORKERS=%d", w->workers),
         tt_arena_printf(a, "TUTTI_SHARE=%s", s->o.rooms && *s->o.rooms ? s->o.rooms : "0"),
         tt_arena_printf(a, "TUTTI_CONTROL_LEASE=%g", s->o.seat ? tt_seat_lease_s(s->o.seat) : 0),
         s->o.far ? tt_arena_printf(a, "TUTTI_CONTROL_FAR=%s", s->o.far) : NULL,
@@ -293,7 +295,8 @@ static void describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
 {
     char span[32];
 
-    if (c->rank >= 0 && c->kind != TT_CAUSE_HOST && c->kind != TT_CAUSE_LEAVE)
+    if (c->rank >= 0 && c->kind != TT_CAUSE_HOST && c->kind != TT_CAUSE_LEAVE &&
+        c->kind != TT_CAUSE_OUT)
         tt_str_add(out, "rank %d (%s) ", c->rank, host_name(s, c->host));
     tt_show_time(c->silent_s, span, sizeof span);
     switch (c->kind) {
@@ -529,7 +532,7 @@ static void give_go(tt_supervisor *s, world *w, int generation)
                       "attempt", (json_int_t)k->told.label.attempt, "step",
                       (json_int_t)k->told.label.step, "by", (json_int_t)k->told.by));
     w->generation = generation;
-    tt_record r = {.kind = TT_REC_GO, .generation = (uint32_t)generation, .workers = w->members};
+    tt_record r = {.kind = TT_REC_GO, .generation = (uint32_t)generation, .workers = w->workers};
     snprintf(r.why, sizeof r.why, "%.*s", (int)sizeof r.why - 1, s->why);
     record(s, &r, false);
     TT_FAILPOINT("supervisor.go");
@@ -537,7 +540,8 @@ static void give_go(tt_supervisor *s, world *w, int generation)
     json_decref(o);
     TT_FAILPOINT("supervisor.went");
     add_news(s, (tt_news){.kind = TT_NEWS_GO,
-                          .code = w->members,
+                          .code = w->workers,
+                          .spares = w->members - w->workers,
                           .cause = {.world = w->id, .generation = generation}});
 }
 
@@ -773,6 +777,7 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
         take_event(s, (tt_event){.kind = TT_EV_RESULT, .world = w->id, .code = code});
     }
     hear_blame(s, w->id, json_object_get(o, "blame"), !strcmp(event, "error"));
+    if (!strcmp(event, "error") && json_object_get(o, "rank")) rank = whole(o, "rank");
     if (!strcmp(event, "error"))
         take_event(s, (tt_event){.kind = TT_EV_TROUBLE,
                                  .world = w->id,
@@ -843,10 +848,19 @@ static void see_dead(tt_supervisor *s, world *w)
     }
 }
 
+/* Have all said that they are at their end? What is left then is the launcher clearing up. */
+static bool is_through(const world *w)
+{
+    for (int i = 0; i < w->members && w->member; i++)
+        if (!w->member[i].pid || w->member[i].phase != TT_PHASE_END) return false;
+    return w->member && w->generation;
+}
+
 static void look_at_world(tt_supervisor *s, world *w)
 {
     int id = w->id;
 
+    if (!w->killed && is_through(w)) kill_world(s, w); /* the next one need not wait for that */
     if (w->kill_at > 0 && tt_clock_s() >= w->kill_at) kill_world(s, w);
     if (!w->launched) {
         if (!w->killed) return;

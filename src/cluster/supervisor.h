@@ -56,7 +56,7 @@ typedef enum tt_news_kind {
     TT_NEWS_LINE,   /* an object that a worker of the active world told: see `line`        */
     TT_NEWS_TEXT,   /* a warning of a worker: `text`                                       */
     TT_NEWS_CAUSE,  /* why a world ends, a slot is left out, it waits: see `text`, `cause` */
-    TT_NEWS_GO,     /* a world goes on: cause.world, cause.generation; code: its workers   */
+    TT_NEWS_GO,     /* a world goes on: cause.world, cause.generation; code: its workers; spares */
     TT_NEWS_HOST,   /* a host has joined, leaves or is lost: `text`, and `line` for programs */
     TT_NEWS_AGAIN,  /* the first step after a failure is committed: `seconds` after it was seen;
                      * cause.kind RESIZE: after a resize, `seconds` after the last step before  */
@@ -68,7 +68,7 @@ typedef struct tt_news {
     json_t *line;     /* borrowed until the next take */
     const char *text; /* a sentence for people */
     tt_cause cause;
-    int code;
+    int code, spares;
     double seconds;
     tt_hub_from from;
 } tt_news;

@@ -124,6 +124,7 @@ tt_err tt_group_gather(const tt_group *g, const void *mine, size_t bytes, void *
 /* What each member has met: TT_OK if nobody met anything. Else the error and message of the first
  * (by rank), with its rank and host before it, on all of them. */
 tt_err tt_group_agree(const tt_group *g, tt_err mine);
+int tt_group_blamed(void); /* the rank whose error was last agreed on; -1: all had it, or none */
 
 /* ---- Memory that ranks of one host have in common ---- */
 

@@ -388,6 +388,13 @@ tt_err tt_group_bcast(const tt_group *g, int root, void *data, size_t bytes)
     return err;
 }
 
+static _Thread_local int blamed = -1;
+
+int tt_group_blamed(void)
+{
+    return blamed;
+}
+
 tt_err tt_group_agree(const tt_group *g, tt_err mine)
 {
     const tt_world *w = g->world;
@@ -403,12 +410,10 @@ tt_err tt_group_agree(const tt_group *g, tt_err mine)
     if ((err = tt_group_bcast(g, first, message, sizeof message))) goto out;
     err = tt_repeat((tt_err)all[first], message);
     /* What all of them say is of the job, not of a rank. */
-    for (int i = 0; i < g->size; i++)
-        if (all[i] != all[first]) {
-            int rank = g->rank[first];
-            tt_context(err, "rank %d (%s)", rank, w->peer[rank].name);
-            break;
-        }
+    blamed = -1;
+    for (int i = 0; i < g->size && blamed < 0; i++)
+        if (all[i] != all[first]) blamed = g->rank[first];
+    if (blamed >= 0) tt_context(err, "rank %d (%s)", blamed, w->peer[blamed].name);
 out:
     free(all);
     return err;

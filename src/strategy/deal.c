@@ -76,14 +76,32 @@ static void seat_ranks(tt_strategy *s, const int *color)
     if (s->plan.aggregate == TT_CHIEF || s->codec.kind == CODEC_LOWRANK) s->columns = 1;
 }
 
-/* `count` units from `first` on to the seats of a range, in order. */
+static bool is_spare(const tt_strategy *s, int at)
+{
+    return s->plan.workers && s->seats[at].rank >= s->plan.workers;
+}
+
+static int count_working(const tt_strategy *s, range seats)
+{
+    int count = 0;
+
+    for (int i = seats.a; i < seats.b; i++) count += !is_spare(s, i);
+    return count;
+}
+
+/* Units to the seats of a range, in order, but for spares, unless there is nobody else. */
 static void deal_range(tt_strategy *s, range seats, range units)
 {
-    int64_t n = units.b - units.a, count = seats.b - seats.a;
+    int64_t n = units.b - units.a, count = count_working(s, seats), at = 0;
+    bool all = !count;
 
-    for (int64_t i = 0; i < count; i++)
-        s->seats[seats.a + i].units =
-            (range){units.a + (int)(n * i / count), units.a + (int)(n * (i + 1) / count)};
+    if (all) count = seats.b - seats.a;
+    for (int i = seats.a; i < seats.b; i++) {
+        int64_t next = at + (all || !is_spare(s, i));
+        s->seats[i].units =
+            (range){units.a + (int)(n * at / count), units.a + (int)(n * next / count)};
+        at = next;
+    }
 }
 
 /* Hosts with rows of their own: each gets units in proportion, and at least one. */
@@ -275,7 +293,9 @@ tt_err deal_open(tt_strategy *s, int threads, const int64_t *rows)
         (err = find_nodes(s, &color)))
         goto out;
     seat_ranks(s, color);
-    int64_t units = s->plan.exact ? s->plan.grains * s->plan.accumulate : s->seat_count;
+    if (rows || s->plan.aggregate == TT_AVERAGE) s->plan.workers = 0;
+    int64_t units = s->plan.exact ? s->plan.grains * s->plan.accumulate
+                                  : count_working(s, (range){0, s->seat_count});
     if (units > MOST_UNITS) {
         err = tt_fail(TT_EINVAL, "%lld %s are more than the %d there can be", (long long)units,
                       s->plan.exact ? "grains" : "threads of all ranks", MOST_UNITS);

@@ -50,6 +50,8 @@ typedef struct tt_plan {
     double outer_momentum;
     bool outer_nesterov;
     bool copies; /* across hosts: of what one host alone has of the state, another keeps a copy */
+    int workers; /* ranks below this run units; others are spares, which hold the state alone. 0:
+                  * all; and all do with average, and where hosts have rows of their own */
 } tt_plan;
 
 /* Reads a job's `parallel` map (NULL: none) and fills in its defaults. */

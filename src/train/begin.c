@@ -211,9 +211,11 @@ tt_err trainer_feed(tt_trainer *t)
 static void tell_idle(const tt_trainer *t)
 {
     if (t->world->rank) return;
-    if (t->plan.exact && t->world->size > t->plan.grains)
-        tt_warn("%d workers for %d grains: %d of them find no work; set parallel.grains",
-                t->world->size, t->plan.grains, t->world->size - t->plan.grains);
+    int workers = t->plan.workers ? t->plan.workers : t->world->size;
+
+    if (t->plan.exact && workers > t->plan.grains)
+        tt_warn("%d workers for %d grains: %d of them find no work; set parallel.grains", workers,
+                t->plan.grains, workers - t->plan.grains);
     if (t->plan.grains && !t->plan.exact)
         tt_warn("parallel.grains is for parallel.exact, and without it does nothing");
     if (t->plan.backup && tt_strategy_nodes(t->strategy) == t->world->size)

@@ -252,11 +252,12 @@ void report_step(tt_trainer *t)
 
 void report_generation(tt_trainer *t)
 {
+    int workers = t->plan.workers ? t->plan.workers : t->world->size;
     char text[512];
 
     if (!t->told.generation) return;
     snprintf(text, sizeof text, "generation %u with %d worker%s goes on after step %lld%s%s",
-             t->told.generation, t->world->size, t->world->size == 1 ? "" : "s", (long long)t->step,
+             t->told.generation, workers, workers == 1 ? "" : "s", (long long)t->step,
              t->told.why ? "; the one before ended: " : "", t->told.why ? t->told.why : "");
     tt_info("%s", text);
     if (!ready(t)) return;
@@ -326,12 +327,13 @@ json_t *tt_train_summary(tt_trainer *t)
         snprintf(key, sizeof key, "%s_%d", tt_model_loss_name(t->model, i), i + 1);
         put(val, key, v->part[i]);
     }
-    json_t *s = json_pack(
-        "{s:s, s:I, s:f, s:o, s:o, s:s, s:f, s:I, s:i, s:i, s:s, s:s}", "name", t->job.name,
-        "steps", (json_int_t)t->step, "epochs", (double)t->step / (double)t->epoch_steps, "train",
-        train, "val", val, "weights_sha256", sha, "seconds", tt_clock_s() - t->started,
-        "parameters", (json_int_t)tt_train_parameters(t), "workers", t->world->size, "threads",
-        t->threads, "kernels", tt_model_kernels(t->model)->name, "version", TT_VERSION);
+    json_t *s = json_pack("{s:s, s:I, s:f, s:o, s:o, s:s, s:f, s:I, s:i, s:i, s:s, s:s}", "name",
+                          t->job.name, "steps", (json_int_t)t->step, "epochs",
+                          (double)t->step / (double)t->epoch_steps, "train", train, "val", val,
+                          "weights_sha256", sha, "seconds", tt_clock_s() - t->started, "parameters",
+                          (json_int_t)tt_train_parameters(t), "workers",
+                          t->plan.workers ? t->plan.workers : t->world->size, "threads", t->threads,
+                          "kernels", tt_model_kernels(t->model)->name, "version", TT_VERSION);
     put(s, "samples_per_s", t->progress.samples_per_s);
     if (t->save.best.sign && !isnan(t->best))
         json_object_set_new(

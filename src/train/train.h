@@ -45,6 +45,7 @@ typedef struct tt_train_opts {
     bool again;      /* with `run`: go on with it if it has begun, else begin it             */
     bool keep;       /* keep the state in the vault (store/vault.h), for worlds to come      */
     tt_vital *vital; /* told what it is doing; may be NULL                                   */
+    int workers;     /* of the world: ranks beyond them are spares (tt_plan); 0: all work    */
 } tt_train_opts;
 
 tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out);

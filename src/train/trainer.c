@@ -559,8 +559,10 @@ static tt_err stand_by(tt_trainer *t, const tt_train_opts *o)
         (err = choose_grains(t, k)))
         return err;
     t->threads = threads_of(&t->conf, o, t->world);
-    if ((err = open_data_together(t, o, k)) || (err = agree_shards(t)) ||
-        (err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, t->shards,
+    if ((err = open_data_together(t, o, k)) || (err = agree_shards(t))) return err;
+    if (o->workers < t->world->size && t->plan.aggregate != TT_AVERAGE && !t->shards)
+        t->plan.workers = o->workers;
+    if ((err = tt_strategy_open(t->world, &t->plan, t->threads, t->conf.batch, t->shards,
                                 &t->strategy)) ||
         (t->world->size > 1 && (err = tt_world_pin(t->world, t->threads, &t->bound))) ||
         (err = all_agree(t, open_parts(t, o, k))) || (err = agree_data(t)) ||
