@@ -150,8 +150,8 @@ TT_TEST(balance, a_rank_at_a_fifth_is_named_within_10_steps_and_costs_its_share)
         }
 }
 
-/* A CPU quota lets a rank run at full speed for a while and then not at all: of short steps most are
- * fast, and some last for ever. */
+/* A CPU quota lets a rank run at full speed for a while and then not at all: of short steps most
+ * are fast, and some last for ever. */
 TT_TEST(balance, who_is_slow_in_bursts_is_found)
 {
     sim s;

@@ -18,8 +18,8 @@ typedef struct together {
     const char *text, *changes;
     int threads;
     tt_train_opts opts;
-    int64_t until;                           /* 0: to its end */
-    tt_train_told told;                      /* with opts.stand_by */
+    int64_t until;      /* 0: to its end */
+    tt_train_told told; /* with opts.stand_by */
     tt_train_found found;
     void (*before)(tt_world *w, int64_t at); /* called before each step; may be NULL */
     /* what came of it, by rank 0 */
