@@ -210,10 +210,12 @@ static void open_balance(tt_strategy *s)
         number[i] = s->seats[own.b - 1].units.b - s->seats[own.a].units.a;
     }
     for (int first = 0, end; first < ranks && moves(s); first = end) {
+        bool spare = is_spare(s, s->places[first].seats.a);
         for (end = first + 1; end < ranks; end++)
-            if (s->quarters && peer[s->places[end].rank].host != peer[s->places[first].rank].host)
+            if (is_spare(s, s->places[end].seats.a) != spare ||
+                (s->quarters && peer[s->places[end].rank].host != peer[s->places[first].rank].host))
                 break;
-        balance_add(&s->balance, first, end, number + first);
+        if (!spare) balance_add(&s->balance, first, end, number + first);
     }
     free(number);
 }
