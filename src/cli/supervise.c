@@ -353,7 +353,7 @@ static int watch_over(watch *w)
     w->code = -1;
     while (w->code < 0) {
         tt_supervisor_turn(w->s, 50);
-        if (w->o->seat && tt_seat_left(w->o->seat) <= 0) return be_deposed(w);
+        if (w->o->helm && tt_helm_left(w->o->helm) <= 0) return be_deposed(w);
         while (tt_supervisor_take(w->s, &n)) hear(w, &n);
         pass_signals(w);
     }
@@ -474,8 +474,8 @@ int cli_supervise(const cli_world_opts *o)
                              .agents = o->adopter && o->adopter->hub,
                              .far = far.data,
                              .rooms = rooms,
-                             .seat = o->seat};
-    if (o->seat) so.policy.generation = tt_seat_generation(o->seat);
+                             .helm = o->helm};
+    if (o->helm) so.policy.generation = tt_helm_generation(o->helm);
     if ((err = tt_supervisor_open(&so, &w.s))) goto out;
     add_hosts(w.s, &hosts, ranks + o->spares);
     code = watch_over(&w);
