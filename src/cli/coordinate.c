@@ -103,11 +103,12 @@ static void tell_standby(const cli_coordinate_opts *o, const tt_helm_view *v)
     say(o, "standby", v, text);
 }
 
-static void tell_silent(const cli_coordinate_opts *o, const tt_helm_view *v)
+static void tell_silent(const cli_coordinate_opts *o, const tt_helm_view *v, bool ended)
 {
     tt_str text = {0};
 
-    tt_str_add(&text, "standing by: the coordinator does not answer: %s", v->trouble);
+    tt_str_add(&text, "%s: the coordinator does not answer: %s",
+               ended ? "the others cannot be told of the end" : "standing by", v->trouble);
     say(o, "standby", NULL, text.data);
     tt_str_free(&text);
 }
@@ -128,9 +129,9 @@ static void tell_deposed(const cli_coordinate_opts *o, tt_helm *helm)
 
     tt_helm_wait(helm, 0, &v);
     tt_str_add(&text,
-               "this process does not supervise any more: its lease could not be renewed in "
-               "time%s%s; its workers are ended, their state is kept",
-               *v.trouble ? ": " : "", v.trouble);
+               "this process does not supervise any more: its lease is over%s%s%s; its workers are "
+               "ended, their state is kept",
+               *v.trouble ? " (" : "", v.trouble, *v.trouble ? ")" : "");
     say(o, "deposed", NULL, text.data);
     tt_str_free(&text);
 }
@@ -153,8 +154,9 @@ static int lead(const cli_coordinate_opts *o, tt_helm *helm, bool *ended)
     }
     if (tt_helm_left(helm) <= 0 && cli_supervise_told()) return code; /* it was told to end */
     *ended = true;
-    tt_helm_end(helm, cli_supervise_told() && code == CLI_REQUEUE ? TT_HELM_LEFT : TT_HELM_ENDED,
-                code);
+    /* What ended it before any world had GO may be this host's: others may try theirs. */
+    bool goes = cli_supervise_told() ? code == CLI_REQUEUE : code && !tt_helm_went(helm);
+    tt_helm_end(helm, goes ? TT_HELM_LEFT : TT_HELM_ENDED, code);
     return -1;
 }
 
@@ -171,7 +173,7 @@ static int turn(const cli_coordinate_opts *o, tt_helm *helm, tt_helm_view *v, bo
     }
     if (asked) return asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
     if (v->role == TT_HELM_STANDBY && (before != v->role || pid != v->pid)) tell_standby(o, v);
-    if (v->role == TT_HELM_SILENT && before != v->role) tell_silent(o, v);
+    if (v->role == TT_HELM_SILENT && before != v->role) tell_silent(o, v, *ended);
     if (v->role == TT_HELM_STANDBY) *ended = false; /* who leads will tell how it ends */
     if (v->role != TT_HELM_LEADING) return -1;
     code = lead(o, helm, ended);

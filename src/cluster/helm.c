@@ -42,6 +42,7 @@ struct tt_helm {
     _Atomic double until, asked; /* leading until then (0: not); when that was last asked for */
     _Atomic bool lapsed;         /* who asked was told no: it stays so until it leads again   */
     _Atomic int generation;
+    bool went; /* of who supervises: it has given GO since it leads */
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -211,10 +212,11 @@ static tt_lease_event renew(tt_helm *h)
         return failed(h);
     if (!(e.ttl_s > 0) || key[LEADER].made != h->made) e.kind = TT_LEASE_LOST;
     free_keys(key);
-    keep_memory(h, false); /* there is another time */
     pthread_mutex_lock(&h->lock);
-    *h->view.trouble = 0;
+    snprintf(h->view.trouble, sizeof h->view.trouble, "%s",
+             e.kind == TT_LEASE_LOST ? "the coordinator does not have it any more" : "");
     pthread_mutex_unlock(&h->lock);
+    keep_memory(h, false); /* there is another time */
     return e;
 }
 
@@ -385,6 +387,7 @@ bool tt_helm_persist(tt_helm *h, int generation)
         pthread_cond_timedwait(&h->changed, &h->lock, &until);
     }
     if (!done) h->persist = 0;
+    h->went |= done;
     pthread_mutex_unlock(&h->lock);
     return done && tt_helm_left(h) > 0;
 }
@@ -410,9 +413,15 @@ void tt_helm_end(tt_helm *h, tt_helm_end_kind kind, int code)
     h->ended = true;
     h->end = kind;
     h->code = code;
+    h->went = false;
     h->view.role = TT_HELM_LOOKING;
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->lock);
+}
+
+bool tt_helm_went(const tt_helm *h)
+{
+    return h->went;
 }
 
 static tt_err start_thread(tt_helm *h)

@@ -52,6 +52,7 @@ double tt_helm_lease_s(const tt_helm *h);
  * more).
  */
 bool tt_helm_persist(tt_helm *h, int generation);
+bool tt_helm_went(const tt_helm *h); /* whether it has, since it leads */
 
 /* The world is gone. */
 typedef enum tt_helm_end_kind {
