@@ -40,6 +40,7 @@ struct tt_helm {
     bool running;
 
     _Atomic double until, asked; /* leading until then (0: not); when that was last asked for */
+    _Atomic double lease_s;      /* what the etcd gives: it may have a minimum of its own      */
     _Atomic bool lapsed;         /* who asked was told no: it stays so until it leads again   */
     _Atomic int generation;
     bool went; /* of who supervises: it has given GO since it leads */
@@ -168,6 +169,7 @@ static tt_lease_event take(tt_helm *h)
     /* From here on nobody but us changes the token. */
     if (tt_etcd_look(h->etcd, h->folder, NAME, KEYS, key, &head)) return failed(h);
     atomic_store(&h->generation, key[GENERATION].value ? atoi(key[GENERATION].value) : 0);
+    atomic_store(&h->lease_s, ttl_s);
     free_keys(key);
     return (tt_lease_event){.kind = TT_LEASE_GRANTED, .sent = sent, .ttl_s = ttl_s};
 }
@@ -368,7 +370,7 @@ const char *tt_helm_cluster(const tt_helm *h)
 
 double tt_helm_lease_s(const tt_helm *h)
 {
-    return h->lease.o.ttl_s;
+    return atomic_load(&h->lease_s);
 }
 
 bool tt_helm_persist(tt_helm *h, int generation)
@@ -487,6 +489,7 @@ tt_err tt_helm_open(const tt_helm_opts *o, tt_helm **out)
     h->began = head.revision;
     snprintf(h->cluster, sizeof h->cluster, "%s", head.cluster);
     tt_lease_begin(&h->lease, &lo, clock_now());
+    atomic_store(&h->lease_s, lo.ttl_s);
     if ((err = start_thread(h))) goto fail;
     *out = h;
     return TT_OK;

@@ -46,7 +46,7 @@ void tt_helm_wait(tt_helm *h, int ms, tt_helm_view *out);
 double tt_helm_left(tt_helm *h);
 int tt_helm_generation(const tt_helm *h); /* leading: the highest of all leaders before; 0: none */
 const char *tt_helm_cluster(const tt_helm *h); /* which etcd it is */
-/* The longest a lease lasts: for workers, until they hear otherwise. */
+/* The longest that workers live without a word from us. */
 double tt_helm_lease_s(const tt_helm *h);
 /* Before a world gets GO. Waits until the etcd has it; false: this process does not lead (any
  * more).
