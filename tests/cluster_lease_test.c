@@ -21,7 +21,7 @@ static tt_lease_action own(tt_lease_event_kind kind, int code, double now)
     return tt_lease_step(&l, &(tt_lease_event){.kind = kind, .code = code}, now);
 }
 
-/* At 100 it was granted the seat, for 3 s. */
+/* At 100 it was granted the helm, for 3 s. */
 static void begin_leading(void)
 {
     tt_lease_opts o = tt_lease_defaults();
@@ -33,7 +33,7 @@ static void begin_leading(void)
 
 /* ---- one promise at a time ---- */
 
-TT_TEST(lease, a_free_seat_is_taken_and_renewed_several_times_a_lease)
+TT_TEST(lease, a_free_helm_is_taken_and_renewed_several_times_a_lease)
 {
     int renewals = 0;
 
@@ -50,7 +50,7 @@ TT_TEST(lease, a_free_seat_is_taken_and_renewed_several_times_a_lease)
     EXPECT(renewals >= 10);
 }
 
-TT_TEST(lease, a_seat_that_is_taken_is_looked_at_again_and_again)
+TT_TEST(lease, a_helm_that_is_taken_is_looked_at_again_and_again)
 {
     tt_lease_opts o = tt_lease_defaults();
     int looks = 0;
@@ -104,7 +104,7 @@ TT_TEST(lease, a_process_that_was_stopped_does_not_lead_when_it_wakes)
     EXPECT(tt_lease_left(&l, 110.5) <= 0);
 }
 
-TT_TEST(lease, a_seat_that_was_granted_long_ago_is_not_taken)
+TT_TEST(lease, a_helm_that_was_granted_long_ago_is_not_taken)
 {
     tt_lease_opts o = tt_lease_defaults();
 
@@ -116,7 +116,7 @@ TT_TEST(lease, a_seat_that_was_granted_long_ago_is_not_taken)
     EXPECT_NEAR(1.5, tt_lease_left(&l, 11), 1e-9);
 }
 
-TT_TEST(lease, who_hears_that_the_seat_is_lost_stops_at_once_and_a_late_answer_changes_nothing)
+TT_TEST(lease, who_hears_that_the_helm_is_lost_stops_at_once_and_a_late_answer_changes_nothing)
 {
     begin_leading();
     EXPECT_INT(TT_LEASE_RENEW, step(TT_LEASE_TIMER, 100.5));
@@ -171,7 +171,7 @@ typedef struct candidate {
 
 typedef struct world {
     candidate c[CANDIDATES];
-    int owner; /* -1: the seat is free */
+    int owner; /* -1: the helm is free */
     double owned_until;
     double silent_until;
     uint64_t random;

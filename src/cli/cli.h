@@ -10,7 +10,7 @@
 
 #include "base/base.h"
 #include "cluster/cluster.h"
-#include "cluster/seat.h"
+#include "cluster/helm.h"
 #include "train/train.h"
 
 #define CLI_OPTIONS(table) .options = (table), .option_count = TT_COUNT(table)
@@ -162,7 +162,7 @@ typedef struct cli_world_opts {
     const char *const *worker, *const *next; /* commands of workers: tt_supervisor_opts      */
     const char *run;                         /* its folder                                   */
     bool own_threads; /* nobody has said how many threads: workers share the CPUs out */
-    tt_seat *seat;    /* see coordinate.c; NULL: none                 */
+    tt_helm *helm;    /* see coordinate.c; NULL: none                 */
 } cli_world_opts;
 int cli_supervise(const cli_world_opts *o);               /* the exit code, or CLI_DEPOSED */
 bool cli_supervise_told(void);                            /* by a signal, to end */
@@ -251,7 +251,7 @@ typedef struct cli_coordinate_opts {
     const char *address; /* of --coordinator                          */
     const char *run;     /* its folder, made if absent: all have it   */
     cli_display_mode mode;
-    int (*lead)(void *arg, tt_seat *seat); /* as cli_supervise; may be called several times */
+    int (*lead)(void *arg, tt_helm *helm); /* as cli_supervise; may be called several times */
     void *arg;
 } cli_coordinate_opts;
 int cli_coordinate(const cli_coordinate_opts *o); /* the exit code of the run */

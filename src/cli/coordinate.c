@@ -1,13 +1,13 @@
 /* coordinate: several supervisors of one run, on several hosts: one leads, the others stand by.
  *
- *   campaign ── the seat is free ──> lead (cli_supervise) ── the run has ended ──> all end so
+ *   campaign ── the helm is free ──> lead (cli_supervise) ── the run has ended ──> all end so
  *      ^                                 │
  *      └── stands by again <── deposed ──┘
  *
  * What was told to the screen of the one that led is its own; who takes over begins anew, from the
  * state it finds, as `--resume auto` does. Ctrl-C at the one that leads ends the run; at one that
  * stands by, that one alone. A leader that is told to go by SIGTERM or SIGUSR1 saves and leaves the
- * seat to others: the host goes, not the run. */
+ * helm to others: the host goes, not the run. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -80,7 +80,7 @@ static tt_err find_id(const char *run, char id[ID + 1])
 
 /* ---- what is told ---- */
 
-static void say(const cli_coordinate_opts *o, const char *event, const tt_seat_view *v,
+static void say(const cli_coordinate_opts *o, const char *event, const tt_helm_view *v,
                 const char *text)
 {
     if (o->mode == CLI_JSON) {
@@ -94,7 +94,7 @@ static void say(const cli_coordinate_opts *o, const char *event, const tt_seat_v
     }
 }
 
-static void tell_standby(const cli_coordinate_opts *o, const tt_seat_view *v)
+static void tell_standby(const cli_coordinate_opts *o, const tt_helm_view *v)
 {
     char text[400];
 
@@ -103,16 +103,17 @@ static void tell_standby(const cli_coordinate_opts *o, const tt_seat_view *v)
     say(o, "standby", v, text);
 }
 
-static void tell_silent(const cli_coordinate_opts *o, const tt_seat_view *v)
+static void tell_silent(const cli_coordinate_opts *o, const tt_helm_view *v, bool ended)
 {
     tt_str text = {0};
 
-    tt_str_add(&text, "standing by: the coordinator does not answer: %s", v->trouble);
+    tt_str_add(&text, "%s: the coordinator does not answer: %s",
+               ended ? "the others cannot be told of the end" : "standing by", v->trouble);
     say(o, "standby", NULL, text.data);
     tt_str_free(&text);
 }
 
-static void tell_over(const cli_coordinate_opts *o, const tt_seat_view *v)
+static void tell_over(const cli_coordinate_opts *o, const tt_helm_view *v)
 {
     char text[400];
 
@@ -121,78 +122,79 @@ static void tell_over(const cli_coordinate_opts *o, const tt_seat_view *v)
     say(o, "over", v, text);
 }
 
-static void tell_deposed(const cli_coordinate_opts *o, tt_seat *seat)
+static void tell_deposed(const cli_coordinate_opts *o, tt_helm *helm)
 {
-    tt_seat_view v = {.role = TT_SEAT_LOOKING};
+    tt_helm_view v = {.role = TT_HELM_LOOKING};
     tt_str text = {0};
 
-    tt_seat_wait(seat, 0, &v);
+    tt_helm_wait(helm, 0, &v);
     tt_str_add(&text,
-               "this process does not supervise any more: its lease could not be renewed in "
-               "time%s%s; its workers are ended, their state is kept",
-               *v.trouble ? ": " : "", v.trouble);
+               "this process does not supervise any more: its lease is over%s%s%s; its workers are "
+               "ended, their state is kept",
+               *v.trouble ? " (" : "", v.trouble, *v.trouble ? ")" : "");
     say(o, "deposed", NULL, text.data);
     tt_str_free(&text);
 }
 
-/* ---- the seat ---- */
+/* ---- the helm ---- */
 
-/* It has the seat: supervises, and says what became of it. The exit code if it is to end at once,
+/* It has the helm: supervises, and says what became of it. The exit code if it is to end at once,
  * else -1; *ended: it waits for the others to be told. */
-static int lead(const cli_coordinate_opts *o, tt_seat *seat, bool *ended)
+static int lead(const cli_coordinate_opts *o, tt_helm *helm, bool *ended)
 {
     int code;
 
     say(o, "leading", NULL, "this process supervises from now on");
-    code = o->lead(o->arg, seat);
+    code = o->lead(o->arg, helm);
     catch_signals(); /* the supervisor had its own */
     if (code == CLI_DEPOSED) {
-        tell_deposed(o, seat);
-        tt_seat_end(seat, TT_SEAT_STOPPED, 0);
+        tell_deposed(o, helm);
+        tt_helm_end(helm, TT_HELM_STOPPED, 0);
         return -1;
     }
-    if (tt_seat_left(seat) <= 0 && cli_supervise_told()) return code; /* it was told to end */
+    if (tt_helm_left(helm) <= 0 && cli_supervise_told()) return code; /* it was told to end */
     *ended = true;
-    tt_seat_end(seat, cli_supervise_told() && code == CLI_REQUEUE ? TT_SEAT_LEFT : TT_SEAT_ENDED,
-                code);
+    /* What ended it before any world had GO may be this host's: others may try theirs. */
+    bool goes = cli_supervise_told() ? code == CLI_REQUEUE : code && !tt_helm_went(helm);
+    tt_helm_end(helm, goes ? TT_HELM_LEFT : TT_HELM_ENDED, code);
     return -1;
 }
 
-/* One look at the seat; -1: it goes on. */
-static int turn(const cli_coordinate_opts *o, tt_seat *seat, tt_seat_view *v, bool *ended)
+/* One look at the helm; -1: it goes on. */
+static int turn(const cli_coordinate_opts *o, tt_helm *helm, tt_helm_view *v, bool *ended)
 {
-    tt_seat_role before = v->role;
+    tt_helm_role before = v->role;
     int pid = v->pid, code;
 
-    tt_seat_wait(seat, TURN_MS, v);
-    if (v->role == TT_SEAT_OVER) {
+    tt_helm_wait(helm, TURN_MS, v);
+    if (v->role == TT_HELM_OVER) {
         if (!*ended) tell_over(o, v);
         return v->code;
     }
     if (asked) return asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
-    if (v->role == TT_SEAT_STANDBY && (before != v->role || pid != v->pid)) tell_standby(o, v);
-    if (v->role == TT_SEAT_SILENT && before != v->role) tell_silent(o, v);
-    if (v->role == TT_SEAT_STANDBY) *ended = false; /* who leads will tell how it ends */
-    if (v->role != TT_SEAT_LEADING) return -1;
-    code = lead(o, seat, ended);
-    v->role = TT_SEAT_LOOKING;
+    if (v->role == TT_HELM_STANDBY && (before != v->role || pid != v->pid)) tell_standby(o, v);
+    if (v->role == TT_HELM_SILENT && before != v->role) tell_silent(o, v, *ended);
+    if (v->role == TT_HELM_STANDBY) *ended = false; /* who leads will tell how it ends */
+    if (v->role != TT_HELM_LEADING) return -1;
+    code = lead(o, helm, ended);
+    v->role = TT_HELM_LOOKING;
     return code;
 }
 
 int cli_coordinate(const cli_coordinate_opts *o)
 {
-    tt_seat_view v = {.role = TT_SEAT_LOOKING};
+    tt_helm_view v = {.role = TT_HELM_LOOKING};
     char id[ID + 1] = "";
-    tt_seat *seat = NULL;
+    tt_helm *helm = NULL;
     bool ended = false;
     int code = -1;
     tt_err err;
 
     catch_signals();
-    if ((err = tt_seat_try(o->address)) || /* before a folder is made for nothing */
-        (err = find_id(o->run, id)) || (err = tt_seat_open(&(tt_seat_opts){o->address, id}, &seat)))
+    if ((err = tt_helm_try(o->address)) || /* before a folder is made for nothing */
+        (err = find_id(o->run, id)) || (err = tt_helm_open(&(tt_helm_opts){o->address, id}, &helm)))
         return cli_fail(err);
-    while (code < 0) code = turn(o, seat, &v, &ended);
-    tt_seat_close(seat);
+    while (code < 0) code = turn(o, helm, &v, &ended);
+    tt_helm_close(helm);
     return code;
 }

@@ -415,7 +415,7 @@ static int watch_over(watch *w)
     w->code = -1;
     while (w->code < 0) {
         tt_supervisor_turn(w->s, 50);
-        if (w->o->seat && tt_seat_left(w->o->seat) <= 0) return be_deposed(w);
+        if (w->o->helm && tt_helm_left(w->o->helm) <= 0) return be_deposed(w);
         while (tt_supervisor_take(w->s, &n)) hear(w, &n);
         take_order(cli_control_turn(w->control));
         while ((line = cli_control_said(w->control))) say_line(w, line);
@@ -620,8 +620,8 @@ int cli_supervise(const cli_world_opts *o)
                              .agents = o->listen || (o->adopter && o->adopter->hub),
                              .far = far.data,
                              .rooms = rooms,
-                             .seat = o->seat};
-    if (o->seat) so.policy.generation = tt_seat_generation(o->seat);
+                             .helm = o->helm};
+    if (o->helm) so.policy.generation = tt_helm_generation(o->helm);
     if ((err = tt_supervisor_open(&so, &w.s))) goto out;
     if (cli_live_open(o->run, tt_hub_address(hub), &live)) tt_info("%s", tt_message());
     w.control = cli_control_open(w.s, o, &hosts);

@@ -657,7 +657,7 @@ static void clear_away(const char *run, const char *runs)
 }
 
 static int supervise(const train_opts *o, int argc, const char **argv, const cli_adopter *adopter,
-                     double wait_s, tt_seat *seat)
+                     double wait_s, tt_helm *helm)
 {
     char run[CLI_PATH], made[CLI_PATH];
     cli_run_opts which = {o->run, o->runs, o->resume, o->quiet};
@@ -673,7 +673,7 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
                         .adopter = adopter,
                         .wait_s = wait_s,
                         .dry_run = o->dry_run,
-                        .seat = seat,
+                        .helm = helm,
                         .mode = o->json    ? CLI_JSON
                                 : o->quiet ? CLI_QUIET
                                            : CLI_SHOW};
@@ -683,7 +683,7 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
     int code;
     tt_err err;
 
-    if (seat && !which.resume) { /* whoever had the seat before may have begun it */
+    if (helm && !which.resume) { /* whoever had the helm before may have begun it */
         which.resume = "auto";
         which.quiet = true;
     }
@@ -715,7 +715,7 @@ static int supervise(const train_opts *o, int argc, const char **argv, const cli
     command_line(&typed);
     setenv("TUTTI_COMMAND", typed.data, 1);
     code = cli_supervise(&w);
-    if (!resume && !o->dry_run && !seat && !tt_run_begun(made))
+    if (!resume && !o->dry_run && !helm && !tt_run_begun(made))
         clear_away(made, *run ? NULL : o->runs);
     goto out;
 fail:
@@ -773,10 +773,10 @@ typedef struct candidate {
     double wait_s;
 } candidate;
 
-static int lead(void *arg, tt_seat *seat)
+static int lead(void *arg, tt_helm *helm)
 {
     const candidate *c = arg;
-    return supervise(c->o, c->argc, c->argv, NULL, c->wait_s, seat);
+    return supervise(c->o, c->argc, c->argv, NULL, c->wait_s, helm);
 }
 
 /* What would else be found out when it is needed. */

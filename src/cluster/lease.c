@@ -25,7 +25,7 @@ static void look_again(tt_lease *l, double when)
 }
 
 /* LEAD, if what was granted is still worth something. */
-static tt_lease_action take_seat(tt_lease *l, const tt_lease_event *e, double now)
+static tt_lease_action take_helm(tt_lease *l, const tt_lease_event *e, double now)
 {
     l->until = e->sent + e->ttl_s;
     l->state = TT_LEASE_LEADING;
@@ -54,7 +54,7 @@ static tt_lease_action hear_looking(tt_lease *l, const tt_lease_event *e, double
 {
     switch (e->kind) {
     case TT_LEASE_GRANTED:
-        return take_seat(l, e, now);
+        return take_helm(l, e, now);
     case TT_LEASE_RESULT:
         return be_over(l, e->code);
     default:

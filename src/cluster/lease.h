@@ -2,8 +2,8 @@
  *
  *   tt_lease_begin -> tt_lease_step(l, &event, now) -> an action ... until TT_LEASE_EXIT
  *
- * A coordinator outside (etcd) keeps one seat for each run. Who has it holds a lease, which ends
- * `ttl_s` after it was last renewed; then the seat is free for others. The machine is told what was
+ * A coordinator outside (etcd) keeps one helm for each run. Who has it holds a lease, which ends
+ * `ttl_s` after it was last renewed; then the helm is free for others. The machine is told what was
  * answered and what time it is, and says what to do next. One request is under way at a time: what
  * it asked for last is answered before it asks for anything else, be it by TT_LEASE_FAILED.
  *
@@ -12,12 +12,12 @@
  *      └── stopped, and the lease has ended ── LEAVING <── lost, or time is up
  *
  * What it must hold:
- * (1) It leads only while its lease has more than margin_s left, by its own clock: counted from
- * when the request was sent, for the coordinator counts from when it came. An answer that comes
- * late, because it or this process was held up, is worth what is left of it: nothing, maybe. (2)
- * After STEP_DOWN it asks for the seat again only when its world is gone and its old lease has
+ * (1) It leads only while its lease has more than margin_s left, by its own clock, from when the
+ *     request was sent, for the coordinator counts from when it came. An answer that comes late,
+ *     because it or this process was held up, is worth what is left of it: nothing, maybe.
+ * (2) After STEP_DOWN it asks for the helm again only when its world is gone and its old lease has
  *     ended: workers that could not be told know no later time than that.
- * (3) The result of the run is told by who had the seat when the run ended; if that is not known to
+ * (3) The result of the run is told by who had the helm when the run ended; if that is not known to
  *     have arrived, it is tried until close_s are over: a standby would find it out by itself.
  *
  * `now` must go on while the machine sleeps (CLOCK_BOOTTIME), and never goes back. */
@@ -28,21 +28,20 @@
 
 typedef struct tt_lease_opts {
     double ttl_s;    /* as it was asked for: 3                                                   */
-    double margin_s; /* so long before its end a lease counts as ended: the world is ended in it:
-                        0.5 */
+    double margin_s; /* so long before its end it counts as ended, and the world is: 0.5         */
     double renew_s;  /* between two renewals: 0.4                                                */
     double again_s;  /* after one that was not answered: 0.1                                     */
-    double look_s;   /* between two looks at the seat of another: 0.2                            */
+    double look_s;   /* between two looks at the helm of another: 0.2                            */
     double close_s;  /* how long the result is tried to be told: 10                              */
 } tt_lease_opts;
 tt_lease_opts tt_lease_defaults(void);
 
 typedef enum tt_lease_event_kind {
     TT_LEASE_TIMER,   /* nothing but time                                                      */
-    TT_LEASE_GRANTED, /* to CAMPAIGN: the seat is ours; sent, ttl_s                            */
+    TT_LEASE_GRANTED, /* to CAMPAIGN: the helm is ours; sent, ttl_s                            */
     TT_LEASE_RENEWED, /* to RENEW: sent, ttl_s                                                 */
-    TT_LEASE_REFUSED, /* to CAMPAIGN: another has the seat. To CLOSE: it is not ours any more  */
-    TT_LEASE_LOST,    /* to RENEW, or by itself: the seat is not ours any more                 */
+    TT_LEASE_REFUSED, /* to CAMPAIGN: another has the helm. To CLOSE: it is not ours any more  */
+    TT_LEASE_LOST,    /* to RENEW, or by itself: the helm is not ours any more                 */
     TT_LEASE_FAILED,  /* to any: no answer, so it is not known what became of the request      */
     TT_LEASE_RESULT,  /* to CAMPAIGN: the run has ended; code                                  */
     TT_LEASE_CLOSED,  /* to CLOSE: done                                                        */
@@ -57,11 +56,11 @@ typedef struct tt_lease_event {
 
 typedef enum tt_lease_action {
     TT_LEASE_NOTHING,
-    TT_LEASE_CAMPAIGN,  /* look at the seat, and take it if it is free                   */
-    TT_LEASE_RENEW,     /* the lease, and see that the seat is ours                      */
+    TT_LEASE_CAMPAIGN,  /* look at the helm, and take it if it is free                   */
+    TT_LEASE_RENEW,     /* the lease, and see that the helm is ours                      */
     TT_LEASE_LEAD,      /* supervise, from now on                                        */
     TT_LEASE_STEP_DOWN, /* end the world at once; then tell STOPPED                      */
-    TT_LEASE_CLOSE,     /* tell the result, and leave the seat                           */
+    TT_LEASE_CLOSE,     /* tell the result, and leave the helm                           */
     TT_LEASE_EXIT,      /* with `code`                                                   */
 } tt_lease_action;
 

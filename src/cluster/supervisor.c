@@ -5,7 +5,7 @@
  * at once. That a world is gone its keeper tells by ending. Between the order to kill a world and
  * that, nothing of it is believed any more: its letters are dropped by the policy.
  *
- * With a seat, all workers live by its lease: an answer to a beat says for how long, counted from
+ * With a helm, all workers live by its lease: an answer to a beat says for how long, counted from
  * that beat. And once it is lost nothing is written, ordered or granted any more. */
 #define _GNU_SOURCE
 #include "inner.h"
@@ -85,12 +85,12 @@ struct tt_supervisor {
     char why[512], renewed[128], host[64];
 };
 
-/* ---- the seat ---- */
+/* ---- the helm ---- */
 
 /* Another may lead by now: what we do must not be seen. */
 static bool is_deposed(const tt_supervisor *s)
 {
-    return s->o.seat && tt_seat_left(s->o.seat) <= 0;
+    return s->o.helm && tt_helm_left(s->o.helm) <= 0;
 }
 
 /* ---- news ---- */
@@ -221,7 +221,7 @@ static tt_err launch_world(tt_supervisor *s, world *w)
         tt_arena_printf(a, "TUTTI_CONTROL_WORLD=%d", w->id),
         tt_arena_printf(a, "TUTTI_WORKERS=%d", w->workers),
         tt_arena_printf(a, "TUTTI_SHARE=%s", s->o.rooms && *s->o.rooms ? s->o.rooms : "0"),
-        tt_arena_printf(a, "TUTTI_CONTROL_LEASE=%g", s->o.seat ? tt_seat_lease_s(s->o.seat) : 0),
+        tt_arena_printf(a, "TUTTI_CONTROL_LEASE=%g", s->o.helm ? tt_helm_lease_s(s->o.helm) : 0),
         s->o.far ? tt_arena_printf(a, "TUTTI_CONTROL_FAR=%s", s->o.far) : NULL,
         NULL};
     const char **command = list_command(s, a);
@@ -275,7 +275,7 @@ static void kill_world(tt_supervisor *s, world *w)
  * they live without. */
 static bool all_gone(const tt_supervisor *s, const world *w)
 {
-    double now = tt_clock_s(), lease_s = s->o.seat ? tt_seat_lease_s(s->o.seat) : TT_LEASE_S;
+    double now = tt_clock_s(), lease_s = s->o.helm ? tt_helm_lease_s(s->o.helm) : TT_LEASE_S;
 
     for (int i = 0; i < w->members && w->member; i++) {
         const member *m = &w->member[i];
@@ -567,7 +567,7 @@ static void act(tt_supervisor *s, const tt_action *a, bool stuck)
         start_world(s, a->world);
         break;
     case TT_ACT_PERSIST:
-        if (!s->o.seat || tt_seat_persist(s->o.seat, a->generation))
+        if (!s->o.helm || tt_helm_persist(s->o.helm, a->generation))
             tt_book_persist(&s->book, a->generation); /* else it is deposed, and does no more */
         break;
     case TT_ACT_GO:
@@ -631,15 +631,15 @@ static void hurry(tt_supervisor *s, world *w)
 }
 
 /* In answer to a beat: a worker that we do not hear is not to take our word for life. It lives so
- * long from that beat on; with a seat, until we do not lead any more. */
+ * long from that beat on; with a helm, until we do not lead any more. */
 static void say_alive(tt_supervisor *s, world *w)
 {
-    double for_s = s->o.seat ? tt_seat_left(s->o.seat) : TT_LEASE_S;
+    double for_s = s->o.helm ? tt_helm_left(s->o.helm) : TT_LEASE_S;
 
     if (is_deposed(s)) return;
     for (int r = 0; r < w->members && w->member && !w->killed; r++) {
         member *m = &w->member[r];
-        if (!m->pid || (m->here && !s->o.seat) || m->dead || m->answered) continue;
+        if (!m->pid || (m->here && !s->o.helm) || m->dead || m->answered) continue;
         tt_hub_say(s->o.hub, m->from,
                    json_pack("{s:s, s:f, s:f}", "say", "alive", "at", m->at, "for", for_s));
         m->answered = true;
@@ -1024,7 +1024,7 @@ void tt_supervisor_turn(tt_supervisor *s, int ms)
     take_event(s, (tt_event){.kind = TT_EV_TICK});
     launch_started(s);
     release_hosts(s);
-    if ((now = tt_clock_s()) - s->told >= (s->o.seat ? ALIVE_S / 2 : ALIVE_S)) {
+    if ((now = tt_clock_s()) - s->told >= (s->o.helm ? ALIVE_S / 2 : ALIVE_S)) {
         s->told = now;
         for (int i = 0; i < TT_WORLDS_MOST; i++) say_alive(s, &s->world[i]);
     }
@@ -1126,7 +1126,7 @@ tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
     for (int i = 0; i < TT_WORLDS_MOST; i++) s->world[i].keeper = -1;
     gethostname(s->host, sizeof s->host - 1);
     if ((err = tt_book_open(o->run, tt_hub_address(o->hub),
-                            o->seat ? tt_seat_cluster(o->seat) : NULL, &s->book))) {
+                            o->helm ? tt_helm_cluster(o->helm) : NULL, &s->book))) {
         tt_supervisor_close(s);
         return err;
     }

@@ -11,7 +11,7 @@
 
 #include "cluster/cluster.h"
 #include "cluster/policy.h"
-#include "cluster/seat.h"
+#include "cluster/helm.h"
 
 typedef struct tt_supervisor_opts {
     tt_policy_opts policy; /* `generation` is at least the run's */
@@ -25,7 +25,7 @@ typedef struct tt_supervisor_opts {
     bool agents;             /* other hosts are reached by their agents, not by a remote shell */
     const char *far;         /* where workers on other hosts reach the hub; NULL: they do not  */
     const char *rooms;       /* see tt_launch_opts                                             */
-    tt_seat *seat; /* of several supervisors, this one leads: as long as it does, and not a
+    tt_helm *helm; /* of several supervisors, this one leads: as long as it does, and not a
                     * moment longer, turns have an effect. NULL: it is the only one  */
 } tt_supervisor_opts;
 
