@@ -7,7 +7,8 @@
 #include "strategy/inner.h"
 
 #ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#define MADV_POPULATE_READ  22 /* Linux 5.14 */
+#define MADV_POPULATE_WRITE 23
 #endif
 
 static tt_err read_compress(const tt_node *at, const char *text, tt_plan *p)
@@ -489,6 +490,26 @@ tt_err tt_strategy_spread(tt_strategy *s)
     if (!err && s->outer) err = tt_group_bcast(all, 0, s->outer, flat);
     if (err) return tt_context(err, "the state of the training, from rank 0");
     tt_strategy_settle(s);
+    return TT_OK;
+}
+
+static void refresh_member(void *arg, int me);
+
+tt_err tt_strategy_warm(tt_strategy *s)
+{
+    const tt_share *h = &s->share;
+    size_t own = h->bytes[s->local];
+    tt_err err;
+
+    if (tt_mem_free() / 8 < own * (size_t)s->world->local_size) return TT_OK;
+    madvise(h->at[s->local], own, MADV_POPULATE_WRITE);
+    if ((err = tt_group_barrier(s->node_group))) return err;
+    for (int l = 0; l < h->size; l++)
+        if (l != s->local) madvise(h->at[l], h->bytes[l], MADV_POPULATE_READ);
+    /* Any weights will do to make what is made of them: the gradients, which are zero. */
+    tt_model_bind(s->model, grad_at(s, s->local, 0, 0));
+    tt_team_run(tt_crew_team(s->crew), refresh_member, s);
+    tt_model_bind(s->model, NULL);
     return TT_OK;
 }
 

@@ -97,6 +97,10 @@ void tt_strategy_cut(const tt_strategy *s, int *first, int *end, int *of);
 tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed);
 tt_crew *tt_strategy_crew(tt_strategy *s);
 
+/* For who stands by: memory that the first step would be given page by page is taken now, unless
+ * there is little of it. All ranks call it, after start. */
+tt_err tt_strategy_warm(tt_strategy *s);
+
 /* The state is two halves of so many bytes: weights, then the optimiser's vectors. */
 size_t tt_strategy_bytes(const tt_strategy *s);
 /* Gives it a place: in a file that may outlive the process (its first `bytes`, with the halves at

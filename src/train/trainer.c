@@ -569,8 +569,10 @@ static tt_err stand_by(tt_trainer *t, const tt_train_opts *o)
         (err = all_agree(
              t, tt_strategy_start(t->strategy, t->model, t->optim, (uint64_t)t->conf.seed))))
         return err;
-    return all_agree(t, judge_open(&t->judge, t->model, tt_strategy_crew(t->strategy), t->world,
-                                   t->local, tt_data_count(t->data, TT_VAL)));
+    if ((err = all_agree(t, judge_open(&t->judge, t->model, tt_strategy_crew(t->strategy), t->world,
+                                       t->local, tt_data_count(t->data, TT_VAL)))))
+        return err;
+    return o->stand_by ? all_agree(t, tt_strategy_warm(t->strategy)) : TT_OK;
 }
 
 tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
