@@ -90,9 +90,6 @@ $(foreach m,$(UNITS),$(eval $(call unit_rule,$(m))))
 $(B)/test-comm-mpi: tests/comm_world_test.c tests/test.h $(foreach m,base comm,$(call objs_of,$(m)))
 	$(CC) $(ALL_CFLAGS) -DCOMM_WORLD_TEST_MPI -DTT_SOURCE_DIR='"$(CURDIR)"' -Itests -o $@ $< \
 	    $(foreach m,base comm,$(call objs_of,$(m))) $(LDFLAGS) $(LDLIBS)
-# What the ledger of a run says, for the tests of faults.
-$(B)/judge: tests/faults/judge.c $(B)/libtutti.a
-	$(CC) $(ALL_CFLAGS) -o $@ $< $(B)/libtutti.a $(LDFLAGS) $(LDLIBS)
 unit: $(B)/test-$(M)
 	$(B)/test-$(M) $(T)
 units: $(UNITS:%=$(B)/test-%)
