@@ -14,7 +14,7 @@ static tt_book book;
 
 static void open_book(void)
 {
-    EXPECT_OK(tt_book_open("r", "ipc://nowhere", NULL, &book));
+    EXPECT_OK(tt_book_open("r", &(tt_book_opts){"ipc://nowhere", NULL, NULL}, &book));
 }
 
 static void record_go(int generation, bool safe)
@@ -48,7 +48,8 @@ TT_TEST(book, one_supervisor_at_a_time)
 
     EXPECT(!mkdir("r", 0700));
     open_book();
-    EXPECT_ERR(TT_EINVAL, tt_book_open("r", "ipc://elsewhere", NULL, &other));
+    EXPECT_ERR(TT_EINVAL,
+               tt_book_open("r", &(tt_book_opts){"ipc://elsewhere", NULL, NULL}, &other));
     EXPECT_MESSAGE("is being trained by process");
     tt_book_close(&other);
     tt_book_close(&book);

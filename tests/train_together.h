@@ -88,7 +88,7 @@ static inline tt_err train_rank(tt_world *w, void *arg)
         x->val = p.val;
     }
     if (!x->until) err = tt_train_compare(t);
-    if (!err && !o.no_files && !x->until) err = tt_train_finish(t, "done");
+    if (!err && !o.no_files && !x->until && !(err = tt_train_finish(t, "done"))) tt_train_leave(t);
 out:
     tt_train_close(t);
     tt_tree_close(o.job);

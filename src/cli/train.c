@@ -194,10 +194,9 @@ static void tell_end(listener *l, json_t *end)
         json_decref(l->start);
         return;
     }
-    if (!l->silent && l->pulse)
-        tt_pulse_tell(l->pulse, json_incref(end));
-    else if (!l->silent)
-        cli_end_show(l->mode, l->start, end);
+    if (!l->silent && l->pulse && tt_pulse_end(l->pulse, json_incref(end)))
+        tt_warn("%s", tt_message());
+    if (!l->silent && !l->pulse) cli_end_show(l->mode, l->start, end);
     cli_display_close(l->display);
     json_decref(l->start);
     json_decref(end);
@@ -289,6 +288,8 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
     else if (!end)
         code = asked == SIGINT ? CLI_INTERRUPTED : CLI_REQUEUE;
     tell_end(l, cli_told_end(t, status, end, code, trouble.data ? trouble.data : ""));
+    TT_FAILPOINT("worker.ended");
+    if (!*alone) tt_train_leave(t);
     if (err && !*alone && !l->silent && !l->pulse) cli_fail(tt_repeat(err, trouble.data));
     if (err && *alone) tt_repeat(err, trouble.data);
     *met = err;

@@ -71,10 +71,10 @@ static void rejoice(tt_book *b)
 }
 
 /* One supervisor at a time has a run; the file says who, and how it is reached. */
-static tt_err take_run(tt_book *b, const char *address, const char *coordinator)
+static tt_err take_run(tt_book *b, const tt_book_opts *o)
 {
-    char path[4200], host[256] = "", *line;
-    json_t *o, *other;
+    char path[4200], before[256] = "", host[256] = "", rooms[TT_ROOMS], *line;
+    json_t *about, *other;
     bool held, ours;
     int pid;
     tt_err err;
@@ -83,8 +83,9 @@ static tt_err take_run(tt_book *b, const char *address, const char *coordinator)
     if ((err = open_locked(path, &b->lock, &held))) return err;
     other = json_load_file(path, 0, NULL);
     pid = tt_number_of(other, "pid");
-    snprintf(host, sizeof host, "%s", tt_text_of(other, "host"));
-    ours = coordinator && !strcmp(tt_text_of(other, "coordinator"), coordinator);
+    snprintf(before, sizeof before, "%s", tt_text_of(other, "host"));
+    ours = o->coordinator && !strcmp(tt_text_of(other, "coordinator"), o->coordinator);
+    snprintf(rooms, sizeof rooms, "%s", tt_text_of(other, "rooms"));
     json_decref(other);
     if (ours) drop_lock(b);
     if (ours && held) { /* another file of that name */
@@ -95,12 +96,16 @@ static tt_err take_run(tt_book *b, const char *address, const char *coordinator)
     }
     if (held)
         return tt_fail(TT_EINVAL, "run %s is being trained by process %d on host %s", b->run, pid,
-                       host);
+                       before);
     gethostname(host, sizeof host - 1);
-    o = json_pack("{s:i, s:s, s:s, s:f, s:s}", "pid", (int)getpid(), "host", host, "address",
-                  address, "since", tt_wall_s(), "coordinator", coordinator ? coordinator : "");
-    line = o ? json_dumps(o, JSON_COMPACT) : NULL;
-    json_decref(o);
+    /* One before that was killed, and its keepers with it, had nobody to clear up after it. */
+    if (!strcmp(before, host) && tt_rooms_valid(rooms)) tt_rooms_remove(rooms);
+    about =
+        json_pack("{s:i, s:s, s:s, s:f, s:s, s:s}", "pid", (int)getpid(), "host", host, "address",
+                  o->address, "since", tt_wall_s(), "rooms", o->rooms ? o->rooms : "",
+                  "coordinator", o->coordinator ? o->coordinator : "");
+    line = about ? json_dumps(about, JSON_COMPACT) : NULL;
+    json_decref(about);
     if (!line) return tt_fail(TT_ENOMEM, "no memory for %s", path);
     if (ftruncate(b->lock, 0) || pwrite(b->lock, line, strlen(line), 0) != (ssize_t)strlen(line)) {
         tt_fail(TT_EIO, "write %s: %s", path, strerror(errno));
@@ -145,7 +150,7 @@ fail:
     lament(b);
 }
 
-tt_err tt_book_open(const char *run, const char *address, const char *coordinator, tt_book *out)
+tt_err tt_book_open(const char *run, const tt_book_opts *o, tt_book *out)
 {
     char path[4200];
     tt_bytes text = {0};
@@ -154,7 +159,7 @@ tt_err tt_book_open(const char *run, const char *address, const char *coordinato
 
     *out = (tt_book){.fd = -1, .lock = -1};
     snprintf(out->run, sizeof out->run, "%s", run);
-    if ((err = take_run(out, address, coordinator))) return err;
+    if ((err = take_run(out, o))) return err;
     snprintf(path, sizeof path, "%s/generation", run);
     if (tt_file_exists(path)) {
         if ((err = tt_file_read(path, 64, &text))) return err;
@@ -166,7 +171,7 @@ tt_err tt_book_open(const char *run, const char *address, const char *coordinato
         if ((err = tt_file_read(path, 0, &text))) return err;
         err = tt_ledger_read(&out->ledger, (const char *)text.data, text.size);
         if (err) tt_context(err, "%s", path);
-        if (!err && coordinator && tt_file_write(path, text.data, text.size)) lament(out);
+        if (!err && o->coordinator && tt_file_write(path, text.data, text.size)) lament(out);
         for (whole = text.size; whole && text.data[whole - 1] != '\n';) whole--;
         tt_file_release(&text);
         if (err) return err;

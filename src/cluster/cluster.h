@@ -195,6 +195,8 @@ void tt_pulse_tell(tt_pulse *p, json_t *o);
 /* Rank 0, before its world writes anything: from where it goes on. Waits until that is in the
  * ledger. */
 tt_err tt_pulse_found(tt_pulse *p, tt_label label, uint32_t made, bool lost);
+/* Rank 0: how it ended; waits until the supervisor knows. Takes the reference. */
+tt_err tt_pulse_end(tt_pulse *p, json_t *o);
 typedef enum tt_wish {
     TT_WISH_NONE,
     TT_WISH_YIELD, /* end at a step boundary: the state stays in the vault */

@@ -90,10 +90,14 @@ typedef struct tt_book {
     double tried;
     char alarm[768]; /* what is to be told; "": nothing      */
 } tt_book;
-/* `address`: where this supervisor is reached on its host. `coordinator`: which of them has given
- * it the run; NULL: none. TT_EINVAL: another one has the run, and not from that coordinator;
- * TT_EFORMAT: what is there is damaged. */
-tt_err tt_book_open(const char *run, const char *address, const char *coordinator, tt_book *out);
+typedef struct tt_book_opts {
+    const char *address;     /* where this supervisor is reached on its host              */
+    const char *rooms;       /* of its run there; NULL: none                              */
+    const char *coordinator; /* which of them has given it the run; NULL: none            */
+} tt_book_opts;
+/* TT_EINVAL: another one has the run, and not from that coordinator; TT_EFORMAT: what is there is
+ * damaged. */
+tt_err tt_book_open(const char *run, const tt_book_opts *o, tt_book *out);
 void tt_book_persist(tt_book *b, int generation);
 /* What the record violates; NULL: nothing. `safe`: on disk when it returns. */
 const char *tt_book_record(tt_book *b, const tt_record *r, bool safe);

@@ -5,7 +5,7 @@
  *                          tell    world, rank, what: an object, for the display or the ledger
  *                          dying   world, rank: told to, it ends now
  *   supervisor to worker   go      generation, and what is committed
- *                          heard   the ledger has what was found
+ *                          heard   the ledger has what was found, or the end
  *                          yield, save
  *                          stacks  tell where the thread that trains is: a step takes too long
  *                          alive   at, for: in answer to the beat of that time, four times a second
@@ -368,20 +368,35 @@ void tt_pulse_tell(tt_pulse *p, json_t *o)
     wake(p);
 }
 
-tt_err tt_pulse_found(tt_pulse *p, tt_label l, uint32_t made, bool lost)
+static tt_err await_heard(tt_pulse *p)
 {
     struct timespec until;
     int code = 0;
 
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += (time_t)HEARD_S;
+    pthread_mutex_lock(&p->lock);
+    while (!p->heard && !code)
+        code = pthread_cond_clockwait(&p->changed, &p->lock, CLOCK_MONOTONIC, &until);
+    pthread_mutex_unlock(&p->lock);
+    return code ? tt_fail(TT_EPEER, "the supervisor did not answer in %.0f s", HEARD_S) : TT_OK;
+}
+
+tt_err tt_pulse_found(tt_pulse *p, tt_label l, uint32_t made, bool lost)
+{
     tt_pulse_tell(p, json_pack("{s:s, s:I, s:I, s:I, s:I, s:b}", "event", "found", "generation",
                                (json_int_t)l.generation, "attempt", (json_int_t)l.attempt, "step",
                                (json_int_t)l.step, "made", (json_int_t)made, "lost", lost));
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += (time_t)HEARD_S;
+    return await_heard(p);
+}
+
+tt_err tt_pulse_end(tt_pulse *p, json_t *o)
+{
     pthread_mutex_lock(&p->lock);
-    while (!p->heard && !code) code = pthread_cond_timedwait(&p->changed, &p->lock, &until);
+    p->heard = false; /* of the beginning; nothing else is answered so */
     pthread_mutex_unlock(&p->lock);
-    return code ? tt_fail(TT_EPEER, "the supervisor did not answer in %.0f s", HEARD_S) : TT_OK;
+    tt_pulse_tell(p, o);
+    return await_heard(p);
 }
 
 tt_wish tt_pulse_wish(const tt_pulse *p)

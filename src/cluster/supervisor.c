@@ -775,6 +775,8 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
     if (!strcmp(event, "end")) {
         record_end(s, w, o, code);
         take_event(s, (tt_event){.kind = TT_EV_RESULT, .world = w->id, .code = code});
+        if (!is_deposed(s))
+            tt_hub_say(s->o.hub, w->member[rank].from, json_pack("{s:s}", "say", "heard"));
     }
     hear_blame(s, w->id, json_object_get(o, "blame"), !strcmp(event, "error"));
     if (!strcmp(event, "error") && json_object_get(o, "rank")) rank = whole(o, "rank");
@@ -1125,8 +1127,10 @@ tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
     s->book.fd = s->book.lock = -1;
     for (int i = 0; i < TT_WORLDS_MOST; i++) s->world[i].keeper = -1;
     gethostname(s->host, sizeof s->host - 1);
-    if ((err = tt_book_open(o->run, tt_hub_address(o->hub),
-                            o->helm ? tt_helm_cluster(o->helm) : NULL, &s->book))) {
+    if ((err = tt_book_open(o->run,
+                            &(tt_book_opts){tt_hub_address(o->hub), o->rooms,
+                                            o->helm ? tt_helm_cluster(o->helm) : NULL},
+                            &s->book))) {
         tt_supervisor_close(s);
         return err;
     }

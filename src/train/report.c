@@ -341,13 +341,15 @@ json_t *tt_train_summary(tt_trainer *t)
     return s;
 }
 
-/* What is on disk, or can be had again, need not stay in memory. All ranks come by here if it went
- * well, and know alike whether it did. */
-static void leave_vault(tt_trainer *t, tt_err saved, const char *status)
+/* What is on disk, or can be had again, need not stay in memory. */
+static void note_end(tt_trainer *t, tt_err saved, const char *status)
 {
-    bool safe = !strcmp(status, "done") || !strcmp(status, "stopped");
+    t->safe = !saved && (!strcmp(status, "done") || !strcmp(status, "stopped"));
+}
 
-    if (t->keep && safe && !all_agree(t, saved)) keep_close(t, true);
+void tt_train_leave(tt_trainer *t)
+{
+    if (t->keep && !all_agree(t, t->safe ? TT_OK : TT_ECKPT)) keep_close(t, true);
 }
 
 tt_err tt_train_finish(tt_trainer *t, const char *status)
@@ -359,7 +361,7 @@ tt_err tt_train_finish(tt_trainer *t, const char *status)
 
     if (!t->dir) {
         if (t->saver) saved = tt_saver_wait(t->saver);
-        leave_vault(t, saved, status);
+        note_end(t, saved, status);
         return saved;
     }
     if (t->saver && (saved = tt_saver_wait(t->saver))) {
@@ -381,6 +383,6 @@ tt_err tt_train_finish(tt_trainer *t, const char *status)
     if (t->lines_lost)
         tt_warn("%lld line%s of metrics.jsonl %s lost", (long long)t->lines_lost,
                 t->lines_lost == 1 ? "" : "s", t->lines_lost == 1 ? "is" : "are");
-    leave_vault(t, saved, status);
+    note_end(t, saved, status);
     return saved ? tt_repeat(TT_ECKPT, trouble) : err ? tt_repeat(err, message) : TT_OK;
 }

@@ -128,6 +128,10 @@ bool tt_train_caught(const tt_trainer *t, int rank);
 /* Ends the run: waits for the saver, writes summary.json. `status`: done, stopped, diverged,
  * failed. TT_ECKPT: the last checkpoint could not be written; "done" then becomes "failed". */
 tt_err tt_train_finish(tt_trainer *t, const char *status);
+/* After that, when whoever keeps the run's ledger knows of its end: the state in the vault goes,
+ * unless it is all there is of it. Before, a world that comes after this one would find nothing.
+ * All ranks. */
+void tt_train_leave(tt_trainer *t);
 void tt_train_close(tt_trainer *t); /* accepts NULL; without finish, the run counts as lost */
 
 /* What it works on, for display and programs. Valid until close. */

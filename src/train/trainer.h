@@ -141,6 +141,7 @@ struct tt_trainer {
     bool open_end;      /* what comes with the last step is still to be done */
     tt_witness witness; /* of this epoch */
     double begun, got_data, ended;
+    bool safe;          /* it has ended, and the vault is not all there is of it */
     bool skipped;       /* the last step changed nothing, because its numbers were none */
     char news[768];     /* what was wrong with the numbers, and what was done */
     int doubts;         /* of an audit, in the step ... */
