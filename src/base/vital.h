@@ -13,7 +13,7 @@ typedef enum tt_phase {
     TT_PHASE_SYNC,  /* finds the state                            */
     TT_PHASE_STEP,  /* trains: `step` must grow                   */
     TT_PHASE_JUDGE, /* validates                                  */
-    TT_PHASE_SAVE,  /* waits for a checkpoint                     */
+    TT_PHASE_SAVE,  /* waits for a checkpoint, or closes the run  */
     TT_PHASE_END,   /* has done its work, and leaves              */
     TT_PHASES,
 } tt_phase;

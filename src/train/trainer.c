@@ -192,7 +192,8 @@ static tt_err after_step(tt_trainer *t)
     tell_epoch(t);
     keep_close_step(t);
     tt_vital_keep(t->opts.vital, keep_safe(t));
-    tt_vital_set(t->opts.vital, p->end ? TT_PHASE_END : TT_PHASE_STEP, t->step);
+    /* After the last step it is at its end only when the caller has told of it. */
+    tt_vital_set(t->opts.vital, p->end ? TT_PHASE_SAVE : TT_PHASE_STEP, t->step);
     return TT_OK;
 }
 
