@@ -196,6 +196,7 @@ static void open_balance(tt_strategy *s)
     int ranks = s->world->size, at = 0, *number = take((size_t)ranks, sizeof *number);
 
     s->news = take((size_t)ranks, sizeof *s->news);
+    s->pending = take((size_t)ranks, sizeof *s->pending);
     s->paces = take((size_t)ranks, sizeof *s->paces);
     s->places = take((size_t)ranks, sizeof *s->places);
     for (int i = 0; i < ranks; i++) {
@@ -220,12 +221,14 @@ static void open_balance(tt_strategy *s)
     free(number);
 }
 
-static void tell_news(const tt_strategy *s, const balance_news *n)
+/* Of short steps it takes some to say so: one that is held up for a moment is not slow. */
+static const double SURE_S = 0.1, LATER_S = 0.5;
+
+static void tell_slow(const tt_strategy *s, const balance_news *n)
 {
     int rank = s->places[n->place].rank;
     const char *host = s->world->peer[rank].name;
 
-    if (s->world->rank) return;
     if (n->slow)
         tt_warn("step %lld: rank %d on %s is slow: a %s takes it %.1f times as long as most "
                 "others%s",
@@ -233,6 +236,30 @@ static void tell_news(const tt_strategy *s, const balance_news *n)
                 moves(s) ? "; its share of the batch follows" : "");
     else
         tt_warn("step %lld: rank %d on %s keeps up again", (long long)s->step + 1, rank, host);
+}
+
+static void take_news(tt_strategy *s, const balance_news *n, double now)
+{
+    pending *p = &s->pending[n->place];
+
+    if (p->told && !n->slow) tell_slow(s, n);
+    if (n->slow) *p = (pending){.news = *n, .since = now};
+    if (!n->slow) *p = (pending){.since = 0};
+}
+
+/* Rank 0 says who is slow, when it is sure. */
+static void tell_news(tt_strategy *s, int news)
+{
+    double now = tt_clock_s(), three_s = 3 * s->row.times.step;
+
+    if (s->world->rank) return;
+    for (int i = 0; i < news; i++) take_news(s, &s->news[i], now);
+    for (int i = 0; i < s->balance.ranks; i++) {
+        pending *p = &s->pending[i];
+        if (p->told || !(p->since > 0) || (three_s < SURE_S && now - p->since < LATER_S)) continue;
+        p->told = true;
+        tell_slow(s, &p->news);
+    }
 }
 
 static void tell_deal(const tt_strategy *s)
@@ -255,7 +282,7 @@ void deal_again(tt_strategy *s)
     if (!b->ranks) return;
     for (int i = 0; i < b->ranks; i++) s->paces[i] = s->times[s->places[i].rank].unit;
     bool changed = balance_hear(b, s->paces, s->news, &news);
-    for (int i = 0; i < news; i++) tell_news(s, &s->news[i]);
+    tell_news(s, news);
     if (s->plan.balance == TT_BALANCE_RANDOM) balance_shuffle(b, (uint64_t)s->step);
     if (!changed && (s->plan.balance != TT_BALANCE_RANDOM || !moves(s))) return;
     for (const table *t = b->tables; t < b->tables + b->table_count; t++) {
@@ -442,6 +469,7 @@ void deal_close(tt_strategy *s)
     tt_group_close(s->column_group);
     balance_close(&s->balance);
     free(s->news);
+    free(s->pending);
     free(s->places);
     free(s->backups);
     free(s->paces);

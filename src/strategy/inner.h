@@ -68,6 +68,13 @@ typedef struct rank_place { /* of a rank, in the order of seats */
     range seats;
 } rank_place;
 
+/* Who seems to be slow, and since when; told: it was said. */
+typedef struct pending {
+    balance_news news;
+    double since;
+    bool told;
+} pending;
+
 /* Where hosts have rows of their own: what each has, and which units are its. */
 typedef struct quarter {
     int64_t rows;
@@ -180,6 +187,7 @@ struct tt_strategy {
     rank_place *places;
     balance balance; /* of ranks by place; zeroed: it is not asked who is slow */
     balance_news *news;
+    pending *pending;            /* rank 0: who seems to be slow */
     double *paces;               /* of all places, as they have told */
     int node_count, node, local; /* of this rank */
     struct node *nodes;

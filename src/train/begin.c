@@ -278,6 +278,7 @@ tt_err tt_train_begin(tt_trainer *t)
     bool recovered = false;
     tt_err err = TT_OK;
 
+    if (o->stand_by) t->started = t->last_save = t->last_validate = tt_clock_s();
     if (t->keep) {
         if ((err = keep_take(t, &recovered))) return err;
     } else if ((err = tt_strategy_place(t->strategy, NULL))) {

@@ -122,6 +122,7 @@ static tt_vault_half describe(const tt_trainer *t, bool closed)
               .early_best = t->early_best,
               .best = t->best,
               .final_loss = t->final_loss,
+              .seconds = t->seconds + tt_clock_s() - t->started,
               .epoch_loss = t->epoch_loss,
               .epoch_weight = t->epoch_weight,
               .loss = t->progress.loss,

@@ -10,6 +10,7 @@
 typedef struct note {
     int64_t early_bad;
     double early_best, best, final_loss, epoch_loss, epoch_weight, loss, grad_norm;
+    double seconds; /* of the run so far */
     tt_witness witness;
     tt_turn turn[TT_TURNS];
     int32_t turns;

@@ -244,6 +244,7 @@ static void take_note(tt_trainer *t)
     t->early_best = n->early_best;
     t->best = t->progress.best = n->best;
     t->final_loss = n->final_loss;
+    t->seconds = n->seconds;
     t->epoch_loss = n->epoch_loss;
     t->epoch_weight = n->epoch_weight;
     t->early_end = n->early_end;

@@ -330,8 +330,8 @@ json_t *tt_train_summary(tt_trainer *t)
     json_t *s = json_pack("{s:s, s:I, s:f, s:o, s:o, s:s, s:f, s:I, s:i, s:i, s:s, s:s}", "name",
                           t->job.name, "steps", (json_int_t)t->step, "epochs",
                           (double)t->step / (double)t->epoch_steps, "train", train, "val", val,
-                          "weights_sha256", sha, "seconds", tt_clock_s() - t->started, "parameters",
-                          (json_int_t)tt_train_parameters(t), "workers",
+                          "weights_sha256", sha, "seconds", t->seconds + tt_clock_s() - t->started,
+                          "parameters", (json_int_t)tt_train_parameters(t), "workers",
                           t->plan.workers ? t->plan.workers : t->world->size, "threads", t->threads,
                           "kernels", tt_model_kernels(t->model)->name, "version", TT_VERSION);
     put(s, "samples_per_s", t->progress.samples_per_s);

@@ -156,6 +156,7 @@ struct tt_trainer {
     double rate_samples, rate_s;
     int warm; /* steps that still do not count for the rate */
     double started, last_save, last_validate;
+    double seconds; /* that worlds before this one have trained */
     bool saves, no_files; /* checkpoints are to be made; there is no run folder */
     int64_t collected;    /* the step whose state rank 0 has last got from all */
     bool asked;           /* to stop */
