@@ -137,6 +137,19 @@ static tt_err clean_vaults(report *r)
     return TT_OK;
 }
 
+void cli_vault_drop(const char *run)
+{
+    char id[TT_RUN_ID];
+    tt_vault_left *left;
+    int count;
+
+    if (!cli_run_id(run, id) || tt_vault_leftovers("/var/tmp", &left, &count)) return;
+    for (int i = 0; i < count; i++)
+        if (!strcmp(left[i].run, id) && tt_vault_remove(left[i].folder))
+            tt_info("%s", tt_message());
+    free(left);
+}
+
 static tt_err clean_rest(report *r)
 {
     tt_leftover *left;

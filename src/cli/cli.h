@@ -224,6 +224,8 @@ typedef struct cli_clean_opts {
     bool dry_run, all, json;
 } cli_clean_opts;
 tt_err cli_clean(const cli_clean_opts *o);
+/* The vault of a run that is over, on this host, if a worker died before it could remove it. */
+void cli_vault_drop(const char *run);
 
 /* ---- detach.c: a training without a terminal ---- */
 /* In the child false, and what it prints from here on is kept: until the run has begun for the

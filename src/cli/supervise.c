@@ -407,6 +407,14 @@ static void say_line(const watch *w, const char *line)
         say(w, line);
 }
 
+/* It has told of its end, and all of it is on disk, or can be had again. */
+static bool is_safe(const watch *w)
+{
+    const char *status = json_string_value(json_object_get(w->end, "status"));
+
+    return status && !w->trouble && (!strcmp(status, "done") || !strcmp(status, "stopped"));
+}
+
 static int watch_over(watch *w)
 {
     const char *line;
@@ -630,6 +638,7 @@ int cli_supervise(const cli_world_opts *o)
     cli_control_close(w.control);
     cli_live_close(&live);
     tt_supervisor_close(w.s);
+    if (is_safe(&w)) cli_vault_drop(o->run);
     tt_rooms_remove(rooms);
 out:
     if (err && code < 0) code = cli_fail(err);

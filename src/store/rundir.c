@@ -164,6 +164,19 @@ static tt_err find_folder(const char *parent, const char *name, const char *path
     return tt_dir_make(path);
 }
 
+/* What one before, that was killed while it wrote, has left. Only of files that the holder of the
+ * lock writes: others are the supervisor's. */
+static void drop_torn(const char *folder)
+{
+    static const char *const files[] = {"id",           "job.yaml", "resolved.yaml", "command.txt",
+                                        "summary.json", "env.json", "world.json"};
+    char path[PATH_ROOM];
+
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (snprintf(path, sizeof path, "%s/%s.tmp", folder, files[i]) < (int)sizeof path)
+            unlink(path);
+}
+
 tt_err tt_run_dir_open(const char *parent, const char *name, const char *path, bool resume,
                        tt_run_dir **out)
 {
@@ -177,6 +190,7 @@ tt_err tt_run_dir_open(const char *parent, const char *name, const char *path, b
     TT_FAILPOINT("rundir.found");
     if ((err = take_lock(d->open.path, resume, &d->lock))) goto out;
     TT_FAILPOINT("rundir.locked");
+    drop_torn(d->open.path);
     d->open.resumed = resume;
     *out = &d->open;
     d = NULL;
