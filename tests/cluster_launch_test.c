@@ -114,7 +114,8 @@ TT_TEST(plan, one_host_takes_the_fast_settings)
                 "btl_vader_backing_directory S /bin/worker an argument",
                 "TMPDIR=D HWLOC_COMPONENTS=linux,stop");
     expect_plan(TT_BY_MPICH, NULL, NULL,
-                "mpiexec.mpich -n 3 -iface lo -launcher fork -rmk user /bin/worker an argument",
+                "mpiexec.mpich -n 3 -disable-auto-cleanup -iface lo -launcher fork -rmk user "
+                "/bin/worker an argument",
                 "TMPDIR=D HWLOC_COMPONENTS=linux,stop UCX_TLS=posix,self UCX_POSIX_DIR=S "
                 "MPIR_CVAR_NOLOCAL=1");
     save_path();
@@ -122,8 +123,8 @@ TT_TEST(plan, one_host_takes_the_fast_settings)
 
 TT_TEST(plan, this_host_by_name_is_one_host_too)
 {
-    static const char argv[] =
-        "mpiexec.mpich -n 3 -iface lo -launcher fork -rmk user /bin/worker an argument";
+    static const char argv[] = "mpiexec.mpich -n 3 -disable-auto-cleanup -iface lo -launcher fork "
+                               "-rmk user /bin/worker an argument";
     char own[300] = "";
 
     save_path();
@@ -155,7 +156,8 @@ TT_TEST(plan, several_hosts_are_given_in_the_launchers_form)
                 "hosta,hosta,localhost --map-by seq --wdir CWD /bin/worker an argument",
                 "TMPDIR=D");
     expect_plan(TT_BY_MPICH, "hosta.invalid:2,hostb", env,
-                "mpiexec.mpich -n 3 -hosts hosta.invalid:2,hostb:1 -wdir CWD -genv A 1 2 -genv "
+                "mpiexec.mpich -n 3 -disable-auto-cleanup -hosts hosta.invalid:2,hostb:1 -wdir CWD "
+                "-genv A 1 2 -genv "
                 "TUTTI_JOB x=y /bin/worker an argument",
                 "UCX_TLS=tcp,posix,self A=1 2 TUTTI_JOB=x=y");
     save_path();
@@ -187,7 +189,8 @@ TT_TEST(plan, the_remote_shell_may_be_another)
                 "-q --wdir CWD /bin/worker an argument",
                 "TMPDIR=D");
     expect_plan(TT_BY_MPICH, "hosta.invalid:2,hostb", NULL,
-                "mpiexec.mpich -n 3 -hosts hosta.invalid:2,hostb:1 -launcher ssh -launcher-exec "
+                "mpiexec.mpich -n 3 -disable-auto-cleanup -hosts hosta.invalid:2,hostb:1 -launcher "
+                "ssh -launcher-exec "
                 "myrsh -wdir CWD /bin/worker an argument",
                 "HYDRA_LAUNCHER_EXTRA_ARGS=-p 22 -q UCX_TLS=tcp,posix,self");
     save_path();
@@ -210,9 +213,10 @@ TT_TEST(plan, what_the_user_has_set_wins)
     setenv("HYDRA_IFACE", "eth0", 1);
     setenv("UCX_TLS", "tcp", 1);
     setenv("HWLOC_COMPONENTS", "x86", 1);
-    expect_plan(TT_BY_MPICH, NULL, NULL,
-                "mpiexec.mpich -n 3 -launcher fork -rmk user /bin/worker an argument",
-                "TMPDIR=D UCX_POSIX_DIR=S MPIR_CVAR_NOLOCAL=1");
+    expect_plan(
+        TT_BY_MPICH, NULL, NULL,
+        "mpiexec.mpich -n 3 -disable-auto-cleanup -launcher fork -rmk user /bin/worker an argument",
+        "TMPDIR=D UCX_POSIX_DIR=S MPIR_CVAR_NOLOCAL=1");
     save_path();
 }
 

@@ -399,6 +399,9 @@ static tt_err say_mpich(plan *p, bool alone)
     char cwd[PATH_MAX], own[INET6_ADDRSTRLEN];
     tt_err err;
 
+    /* Whoever is lost, it is ours to end the others: of several that die together nobody can tell
+     * who was the first. */
+    say(p, "-disable-auto-cleanup");
     if (alone) {
         if (!is_set(p, "HYDRA_IFACE")) say2(p, "-iface", "lo");
         say2(p, "-launcher", "fork");
