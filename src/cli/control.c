@@ -24,7 +24,7 @@
 #include "comm/wire.h"
 #include "store/store.h"
 
-enum { GENERATIONS = 64, BOSS_MOST = 64 << 10 };
+enum { GENERATIONS = 64 };
 
 /* ---- who trains it ---- */
 
@@ -467,7 +467,7 @@ static void hear_cause(cli_control *c, const tt_news *n)
     if (!g || *g->why || n->cause.generation != g->number) return;
     g->ended = tt_wall_s();
     g->planned = n->cause.kind == TT_CAUSE_RESIZE || n->cause.kind == TT_CAUSE_RENEW ||
-                 n->cause.kind == TT_CAUSE_HOST;
+                 n->cause.kind == TT_CAUSE_LEAVE;
     snprintf(g->why, sizeof g->why, "%s", n->text);
 }
 

@@ -101,6 +101,7 @@ static void tell_standby(const cli_coordinate_opts *o, const tt_helm_view *v)
     snprintf(text, sizeof text, "standing by for %s (process %d), which supervises", v->host,
              v->pid);
     say(o, "standby", v, text);
+    cli_detach_begun(o->run); /* all is well, and whoever waits may go */
 }
 
 static void tell_silent(const cli_coordinate_opts *o, const tt_helm_view *v, bool ended)

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli.h"
 #include "cluster/supervisor.h"
 #include "comm/wire.h"
+#include "train.h"
 
 enum { SHOWN_WARNINGS = 16 }; /* in WARNINGS_S; all are in the logs */
 static const double WARNINGS_S = 60;
@@ -37,6 +37,7 @@ typedef struct watch {
 /* ---- signals ---- */
 
 static volatile sig_atomic_t asked, times_asked;
+static bool ordered; /* by `tutti stop`, which means the run and not this host */
 
 static void on_signal(int sig)
 {
@@ -51,6 +52,7 @@ static void catch_signals(void)
     struct sigaction act = {.sa_handler = on_signal};
 
     for (int i = 0; i < TT_COUNT(signals); i++) sigaction(signals[i], &act, NULL);
+    if (work_asked && !asked) on_signal(work_asked); /* it came before there was anybody to stop */
     act.sa_handler = SIG_IGN;
     sigaction(SIGPIPE, &act, NULL);
 }
@@ -66,13 +68,14 @@ static void take_order(cli_order order)
     int times = order == CLI_STOP_NOW ? 2 : 1;
 
     if (order == CLI_GO_ON) return;
+    ordered = true;
     if (!asked) asked = SIGTERM;
     if (times_asked < times) times_asked = times;
 }
 
 bool cli_supervise_told(void)
 {
-    return asked != 0;
+    return asked != 0 && !ordered;
 }
 
 static void pass_signals(watch *w)
@@ -229,7 +232,8 @@ static void hear_cause(watch *w, const tt_news *n)
     const tt_cause *c = &n->cause;
     bool failure = c->kind == TT_CAUSE_DEAD || c->kind == TT_CAUSE_HUNG ||
                    c->kind == TT_CAUSE_STUCK || c->kind == TT_CAUSE_TROUBLE ||
-                   c->kind == TT_CAUSE_START || c->kind == TT_CAUSE_CORRUPT;
+                   c->kind == TT_CAUSE_START || c->kind == TT_CAUSE_CORRUPT ||
+                   c->kind == TT_CAUSE_HOST;
     tt_str text = {0};
     int active = tt_supervisor_look(w->s).active;
 
@@ -643,9 +647,9 @@ int cli_supervise(const cli_world_opts *o)
 out:
     if (err && code < 0) code = cli_fail(err);
     cli_forget_reader();
-    if (hub && !(o->adopter && o->adopter->hub)) {
+    if (!(o->adopter && o->adopter->hub)) {
         tt_hub_close(hub, code);
-        tt_dir_remove(folder);
+        if (*folder) tt_dir_remove(folder);
     }
     tt_arena_close(a);
     cli_display_close(w.display);

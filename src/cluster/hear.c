@@ -15,6 +15,8 @@ enum { LINE_MOST = 1 << 20 };
 
 /* ---- for the ledger ---- */
 
+/* When rank 0 tells that all went well, all ranks have done all of its steps, whatever their last
+ * beats said. */
 static void record_end(tt_supervisor *s, const world *w, const json_t *o, int code)
 {
     int64_t steps = json_integer_value(json_object_get(o, "steps"));
@@ -56,7 +58,8 @@ static void hear_rollback(tt_supervisor *s, world *w, const json_t *o)
                    .step = json_integer_value(json_object_get(o, "step"))};
 
     if (!w->generation || !w->found || w->killed) return;
-    for (int i = 0; i < w->members && w->member; i++) w->member[i].step = r.step;
+    for (int i = 0; i < w->members && w->member; i++)
+        w->member[i].step = w->member[i].kept = r.step;
     boss_record(s, &r, true);
 }
 
@@ -230,7 +233,8 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
         return;
     }
     if (!strcmp(event, "progress")) note_resized(s, w, o);
-    if (!strcmp(event, "end") && w->killed) return; /* it was too late */
+    /* Too late: another world goes on, or nobody cares any more what went wrong in this one. */
+    if ((w->killed || w->kill_at > 0) && (!strcmp(event, "end") || !strcmp(event, "error"))) return;
     boss_news(s, (tt_news){.kind = TT_NEWS_LINE,
                            .line = json_incref(o),
                            .cause = {.world = w->id, .rank = rank}});

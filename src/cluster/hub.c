@@ -101,7 +101,7 @@ bool tt_say(tt_wire *w, uint32_t to, json_t *o)
     tt_err err;
 
     json_decref(o);
-    if (!text) tt_mem_out(256);
+    if (!text) return false; /* of text that is no UTF-8 there is no letter */
     err = tt_wire_send(w, to, text, strlen(text));
     free(text);
     return !err;

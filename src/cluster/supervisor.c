@@ -289,9 +289,7 @@ void boss_record_told(tt_supervisor *s, bool safe)
         safe);
 }
 
-/* When rank 0 tells that all went well, all ranks have done all of its steps, whatever their last
- * beats said. */
-/* ---- actions ---- */
+/* ---- worlds, from their start to their end ---- */
 
 static void start_world(tt_supervisor *s, int id)
 {

@@ -125,6 +125,11 @@ static tt_err copy_near(const tt_trainer *t, const tt_found *f, char *to, bool w
     tt_err err = tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &view);
 
     if (err) return err;
+    if (tt_label_compare(view.what.label, f->label)) { /* the same step of another history */
+        tt_vault_unpeek(&view);
+        return tt_fail(TT_EPEER, "slot %d has another state of step %lld", f->slot,
+                       (long long)f->label.step);
+    }
     if (whole)
         memcpy(to, view.data, k->bytes);
     else
@@ -152,7 +157,7 @@ static tt_err fetch_replica(tt_trainer *t, int *half)
         if (w->rank == leader) *half = tt_vault_begin(k->vault);
         err = move_half(t, &k->found[source], leader,
                         w->rank == leader ? tt_vault_data(k->vault, *half) : NULL);
-        if (!err && w->rank == leader) keep_commit_half(t, *half, false, true);
+        if (!err && w->rank == leader) keep_commit_half(t, *half, !t->open_end, true);
     }
     if ((err = all_agree(t, err))) return err;
     near = k->found[from];
@@ -169,7 +174,7 @@ static tt_err fetch_replica(tt_trainer *t, int *half)
     }
     if ((err = copy_near(t, &near, tt_vault_data(k->vault, *half), true, true))) return err;
 copied:
-    keep_commit_half(t, *half, false, true);
+    keep_commit_half(t, *half, !t->open_end, true);
     return TT_OK;
 }
 
@@ -210,13 +215,14 @@ static tt_err fetch_parts(tt_trainer *t, int *half)
             else if (r == w->rank)
                 err = copy_near(t, f, to, false, p == 0);
         }
-        if (r == w->rank && s.copy && !err) keep_commit_half(t, *half, false, true);
+        if (r == w->rank && s.copy && !err) keep_commit_half(t, *half, !t->open_end, true);
     }
     free(from);
     return err;
 }
 
-/* The note of whoever was rank 0: it alone tells what came with a step. */
+/* Rank 0 alone does what comes with a step, and its note says when that is done: those of others,
+ * of the same step, are as they were before. */
 static const note *chosen_note(const keep *k)
 {
     const note *best = NULL;
@@ -224,7 +230,7 @@ static const note *chosen_note(const keep *k)
     for (int i = 0; i < k->count; i++) {
         const tt_found *f = &k->found[i];
         if (f->odd || f->bad || tt_label_compare(f->label, k->recovery.label)) continue;
-        if (!best || !k->notes[i].rank) best = &k->notes[i];
+        if (!best || (k->notes[i].closed && !best->closed)) best = &k->notes[i];
     }
     return best;
 }
@@ -253,7 +259,7 @@ static void take_note(tt_trainer *t)
     memcpy(t->order.turn, n->turn, sizeof n->turn);
     t->progress.loss = n->loss;
     t->progress.grad_norm = n->grad_norm;
-    t->open_end = t->step > 0 && (n->rank || !n->closed);
+    t->open_end = t->step > 0 && !n->closed;
 }
 
 /* Where the strategy has its state: in the slot, or in memory of its own. */

@@ -252,7 +252,7 @@ void report_step(tt_trainer *t)
 
 void report_generation(tt_trainer *t)
 {
-    int workers = t->plan.workers ? t->plan.workers : t->world->size;
+    int workers = working(t);
     char text[512];
 
     if (!t->told.generation) return;
@@ -327,13 +327,12 @@ json_t *tt_train_summary(tt_trainer *t)
         snprintf(key, sizeof key, "%s_%d", tt_model_loss_name(t->model, i), i + 1);
         put(val, key, v->part[i]);
     }
-    json_t *s = json_pack("{s:s, s:I, s:f, s:o, s:o, s:s, s:f, s:I, s:i, s:i, s:s, s:s}", "name",
-                          t->job.name, "steps", (json_int_t)t->step, "epochs",
-                          (double)t->step / (double)t->epoch_steps, "train", train, "val", val,
-                          "weights_sha256", sha, "seconds", t->seconds + tt_clock_s() - t->started,
-                          "parameters", (json_int_t)tt_train_parameters(t), "workers",
-                          t->plan.workers ? t->plan.workers : t->world->size, "threads", t->threads,
-                          "kernels", tt_model_kernels(t->model)->name, "version", TT_VERSION);
+    json_t *s = json_pack(
+        "{s:s, s:I, s:f, s:o, s:o, s:s, s:f, s:I, s:i, s:i, s:s, s:s}", "name", t->job.name,
+        "steps", (json_int_t)t->step, "epochs", (double)t->step / (double)t->epoch_steps, "train",
+        train, "val", val, "weights_sha256", sha, "seconds", t->seconds + tt_clock_s() - t->started,
+        "parameters", (json_int_t)tt_train_parameters(t), "workers", working(t), "threads",
+        t->threads, "kernels", tt_model_kernels(t->model)->name, "version", TT_VERSION);
     put(s, "samples_per_s", t->progress.samples_per_s);
     if (t->save.best.sign && !isnan(t->best))
         json_object_set_new(

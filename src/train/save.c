@@ -173,9 +173,9 @@ static json_t *make_meta(const tt_trainer *t, double score)
         (json_int_t)t->step, "epoch", (double)t->step / (double)t->epoch_steps, "seed",
         (json_int_t)t->conf.seed, "name", t->job.name, "optimizer", tt_optim_name(t->optim),
         "kernels", tt_model_kernels(t->model)->name, "threads", (json_int_t)t->threads, "workers",
-        (json_int_t)t->world->size, "units", (json_int_t)tt_strategy_units(t->strategy),
-        "accumulate", (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch,
-        "version", TT_VERSION, "early_bad", (json_int_t)t->early_bad);
+        (json_int_t)working(t), "units", (json_int_t)tt_strategy_units(t->strategy), "accumulate",
+        (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch, "version", TT_VERSION,
+        "early_bad", (json_int_t)t->early_bad);
 
     if (t->keep) {
         tt_label l = keep_label(t);
@@ -355,7 +355,7 @@ static void compare_conditions(const tt_trainer *t, const json_t *meta)
         compare_count(meta, "units", tt_strategy_units(t->strategy), &changed);
     } else {
         compare_count(meta, "threads", t->threads, &changed);
-        compare_count(meta, "workers", t->world->size, &changed);
+        compare_count(meta, "workers", working(t), &changed);
     }
     compare_count(meta, "accumulate", t->conf.accumulate, &changed);
     compare_count(meta, "batch", t->order.batch, &changed);

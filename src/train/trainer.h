@@ -156,7 +156,7 @@ struct tt_trainer {
     double rate_samples, rate_s;
     int warm; /* steps that still do not count for the rate */
     double started, last_save, last_validate;
-    double seconds; /* that worlds before this one have trained */
+    double seconds;       /* that worlds before this one have trained */
     bool saves, no_files; /* checkpoints are to be made; there is no run folder */
     int64_t collected;    /* the step whose state rank 0 has last got from all */
     bool asked;           /* to stop */
@@ -190,6 +190,12 @@ struct tt_trainer {
     int entry_count;
     char trouble[512]; /* with the last checkpoint */
 };
+
+/* Ranks that compute; the others are spares. */
+static inline int working(const tt_trainer *t)
+{
+    return t->plan.workers ? t->plan.workers : t->world->size;
+}
 
 /* agree.c: what all ranks must have in common */
 tt_err all_agree(const tt_trainer *t, tt_err mine); /* the first error of any rank, on all */
