@@ -57,6 +57,7 @@ typedef struct listener {
     json_t *start;
     cli_display *display;
     double sent;
+    bool over; /* the run has ended, and the supervisor knows */
 } listener;
 
 static void tell_start(listener *l, tt_trainer *t, tt_tree *job)
@@ -126,6 +127,7 @@ static void tell_end(listener *l, json_t *end)
         json_decref(l->start);
         return;
     }
+    l->over = true;
     if (!l->silent && l->pulse && tt_pulse_end(l->pulse, json_incref(end)))
         tt_warn("%s", tt_message());
     if (!l->silent && !l->pulse) cli_end_show(l->mode, l->start, end);
@@ -433,7 +435,7 @@ out:
     cli_forget_reader();
     cli_live_close(&live);
     tt_train_close(t);
-    if (to.world && !alone && !l.pulse) cli_share_close(to.world, &share);
+    if (to.world && !alone && (!l.pulse || l.over)) cli_share_close(to.world, &share);
     if (l.pulse) tt_vital_set(to.vital, TT_PHASE_END, atomic_load(&to.vital->step));
     if (l.pulse && !alone) code = 0; /* the supervisor has been told */
     tt_pulse_close(l.pulse);

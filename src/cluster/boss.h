@@ -76,6 +76,7 @@ void boss_keep(tt_supervisor *s, const char *line); /* one that is no news, for 
 world *boss_world(tt_supervisor *s, int id);        /* NULL: there is none */
 world *boss_active(tt_supervisor *s);
 void boss_kill(tt_supervisor *s, world *w);
+void boss_part(tt_supervisor *s, world *w); /* it is at its end: kill it, now or soon */
 void boss_forget(world *w);
 bool boss_all_gone(const tt_supervisor *s, const world *w);
 void boss_record(tt_supervisor *s, const tt_record *r, bool safe);

@@ -91,7 +91,7 @@ static void hurry(tt_supervisor *s, world *w)
     for (int i = 0; i < w->members; i++)
         if (w->member[i].phase != TT_PHASE_END) return;
     boss_record_told(s, true);
-    boss_kill(s, w);
+    boss_part(s, w);
 }
 
 /* In answer to a beat: a worker that we do not hear is not to take our word for life. It lives so
@@ -328,7 +328,7 @@ void boss_look(tt_supervisor *s, world *w)
 {
     int id = w->id;
 
-    if (!w->killed && is_through(w)) boss_kill(s, w); /* the next one need not wait for that */
+    if (!w->killed && is_through(w)) boss_part(s, w); /* the next one need not wait for that */
     if (w->kill_at > 0 && tt_clock_s() >= w->kill_at) boss_kill(s, w);
     if (!w->launched) {
         if (!w->killed) return;

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum { TURN_MS = 50, POLLS = 512 };
-static const double ALIVE_S = 0.25, STACK_S = 0.3, TOLD_S = 1;
+static const double ALIVE_S = 0.25, STACK_S = 0.3, TOLD_S = 1, PART_S = 2;
 static const double LEASE_MARGIN_S = 0.5; /* for workers that look at their clock late */
 
 /* ---- the helm ---- */
@@ -343,9 +343,31 @@ static void give_go(tt_supervisor *s, world *w, int generation)
                            .cause = {.world = w->id, .generation = generation}});
 }
 
+/* An MPI that is killed on another host leaves files there, which only an agent would clear away.
+ */
+static bool leaves_litter(const tt_supervisor *s, const world *w)
+{
+    for (int i = 0; i < w->members && w->member && !s->o.agents; i++)
+        if (w->member[i].pid && !w->member[i].here) return true;
+    return false;
+}
+
+void boss_part(tt_supervisor *s, world *w)
+{
+    if (!leaves_litter(s, w))
+        boss_kill(s, w);
+    else if (!(w->kill_at > 0))
+        w->kill_at = tt_clock_s() + PART_S;
+}
+
 static void end_world(tt_supervisor *s, world *w, bool stacks)
 {
     if (w->generation) boss_record_told(s, true);
+    if (!w->generation && leaves_litter(s, w)) { /* it stands by: it can go by itself */
+        say_word(s, w, "yield");
+        boss_part(s, w);
+        return;
+    }
     if (!stacks) {
         TT_FAILPOINT("supervisor.kill");
         boss_kill(s, w);
