@@ -45,7 +45,9 @@ static const tt_option options[] = {
      "the run folder; else a new one below --runs"},
     {"runs", 0, TT_OPT_STRING, offsetof(train_opts, runs), "DIR", "where run folders are; runs"},
     {"resume", 'r', TT_OPT_STRING, offsetof(train_opts, resume), "auto|RUN",
-     "go on with a run from its newest valid checkpoint, with as many threads as it had; auto: the "
+     "go on with a run from its last committed step, if its state is still in memory, else from "
+     "its "
+     "newest valid checkpoint, with as many threads as it had; auto: the "
      "one of --run, else the newest of this name, model and data that is not done, else start "
      "anew"},
     {"trace-steps", 0, TT_OPT_STRING, offsetof(train_opts, trace), "A:B",
