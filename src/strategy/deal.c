@@ -243,20 +243,24 @@ static void take_news(tt_strategy *s, const balance_news *n, double now)
     pending *p = &s->pending[n->place];
 
     if (p->told && !n->slow) tell_slow(s, n);
-    if (n->slow) *p = (pending){.news = *n, .since = now};
-    if (!n->slow) *p = (pending){.since = 0};
+    p->told = false;
+    p->news = *n;
+    p->sure_at = now - p->since >= SURE_S ? now : p->since + LATER_S;
 }
 
-/* Rank 0 says who is slow, when it is sure. */
+/* Rank 0 says who is slow, when it is sure. What counts is how long it has been behind so far: its
+ * share follows at once, and then the steps are short again. */
 static void tell_news(tt_strategy *s, int news)
 {
-    double now = tt_clock_s(), three_s = 3 * s->row.times.step;
+    double now = tt_clock_s();
 
     if (s->world->rank) return;
     for (int i = 0; i < news; i++) take_news(s, &s->news[i], now);
     for (int i = 0; i < s->balance.ranks; i++) {
         pending *p = &s->pending[i];
-        if (p->told || !(p->since > 0) || (three_s < SURE_S && now - p->since < LATER_S)) continue;
+        const pace *at = &s->balance.ranks_at[i];
+        if (!at->slow && at->other == 1) p->since = now - s->row.times.step;
+        if (!p->news.slow || p->told || now < p->sure_at) continue;
         p->told = true;
         tell_slow(s, &p->news);
     }
