@@ -221,8 +221,8 @@ static void open_balance(tt_strategy *s)
     free(number);
 }
 
-/* Of short steps it takes some to say so: one that is held up for a moment is not slow. */
-static const double SURE_S = 0.1, LATER_S = 0.5;
+/* Who is held up for a moment is not slow: of short steps it takes many to say so. */
+static const double SURE_S = 0.2;
 
 static void tell_slow(const tt_strategy *s, const balance_news *n)
 {
@@ -238,14 +238,13 @@ static void tell_slow(const tt_strategy *s, const balance_news *n)
         tt_warn("step %lld: rank %d on %s keeps up again", (long long)s->step + 1, rank, host);
 }
 
-static void take_news(tt_strategy *s, const balance_news *n, double now)
+static void take_news(tt_strategy *s, const balance_news *n)
 {
     pending *p = &s->pending[n->place];
 
     if (p->told && !n->slow) tell_slow(s, n);
     p->told = false;
     p->news = *n;
-    p->sure_at = now - p->since >= SURE_S ? now : p->since + LATER_S;
 }
 
 /* Rank 0 says who is slow, when it is sure. What counts is how long it has been behind so far: its
@@ -255,12 +254,12 @@ static void tell_news(tt_strategy *s, int news)
     double now = tt_clock_s();
 
     if (s->world->rank) return;
-    for (int i = 0; i < news; i++) take_news(s, &s->news[i], now);
+    for (int i = 0; i < news; i++) take_news(s, &s->news[i]);
     for (int i = 0; i < s->balance.ranks; i++) {
         pending *p = &s->pending[i];
         const pace *at = &s->balance.ranks_at[i];
         if (!at->slow && at->other == 1) p->since = now - s->row.times.step;
-        if (!p->news.slow || p->told || now < p->sure_at) continue;
+        if (!p->news.slow || p->told || now - p->since < SURE_S) continue;
         p->told = true;
         tell_slow(s, &p->news);
     }

@@ -68,10 +68,10 @@ typedef struct rank_place { /* of a rank, in the order of seats */
     range seats;
 } rank_place;
 
-/* Who seems to be slow, since when it is behind, when that is sure; told: it was said. */
+/* Who seems to be slow, and since when it is behind; told: it was said. */
 typedef struct pending {
     balance_news news;
-    double since, sure_at;
+    double since;
     bool told;
 } pending;
 
