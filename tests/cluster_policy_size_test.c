@@ -129,7 +129,7 @@ TT_TEST(policy, below_least_it_waits_and_then_ends)
     x.log[0] = 0;
     give_host(1, 0);
     pass(1);
-    expect_log("tell:leave kill2 yield1 tell:below ");
+    expect_log("tell:leave kill2 move1 tell:below ");
     EXPECT(tt_policy_look(x.p).waiting && tt_policy_look(x.p).active == -1);
     give_host(1, 1);
     pass(2);
@@ -199,6 +199,22 @@ TT_TEST(policy, a_host_that_is_lost_ends_its_worlds_at_once)
     give_host(1, 2); /* the host is back: nothing is held against its slots */
     pass(1);
     EXPECT_INT(3, tt_policy_look(x.p).workers);
+    end();
+}
+
+TT_TEST(policy, a_world_saves_before_it_makes_room_for_one_on_other_hosts)
+{
+    tt_policy_opts o = fixed(2);
+
+    o.least = 1;
+    begin(o);
+    give_host(0, 1);
+    pass(2);
+    expect_log("start1:0.0 persist1 go1 start2:0.0 ");
+    give_host(1, 1);
+    give_host(0, 0);
+    pass(0.5);
+    expect_log("kill2 start3:0.0,1.0 kill3 start4:1.0 tell:leave move1 persist2 go4 start5:1.0 ");
     end();
 }
 

@@ -91,6 +91,7 @@ static const struct {
     {PLANT_NO_BACKOFF, "restarts without delay", 2000},
     {PLANT_UNFIT, "an outdated standby is kept", 2000},
     {PLANT_EXIT_EARLY, "EXIT while worlds are there", 2000},
+    {PLANT_LEFT_BEHIND, "a world yields to one on other hosts", 2000},
     {PLANT_LOST_KEPT, "worlds on a host that is lost go on", 2000},
     {PLANT_COUNT_TWICE, "samples count twice on redo", 2000},
     {PLANT_BEGIN_EARLY, "the next half is begun before all have flipped", 2000},

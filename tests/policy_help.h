@@ -86,8 +86,12 @@ static inline void carry_out(const tt_action *a)
         note("go%d ", a->world);
         break;
     case TT_ACT_YIELD:
+    case TT_ACT_MOVE:
     case TT_ACT_SAVE:
-        note(a->kind == TT_ACT_SAVE ? "save%d " : "yield%d ", a->world);
+        note(a->kind == TT_ACT_SAVE   ? "save%d "
+             : a->kind == TT_ACT_MOVE ? "move%d "
+                                      : "yield%d ",
+             a->world);
         if (!x.deaf) world_of(a->world)->gone_at = x.now + 0.02;
         break;
     case TT_ACT_KILL:

@@ -137,7 +137,7 @@ static void tell_end(listener *l, json_t *end)
 }
 
 /* Trains until there is nothing left to do, or to the signal. */
-static tt_err run_steps(tt_trainer *t, listener *l, const char **end, bool *left)
+static tt_err run_steps(tt_trainer *t, listener *l, const char **end, bool *left, bool *moves)
 {
     tt_progress p;
     tt_err err;
@@ -146,12 +146,14 @@ static tt_err run_steps(tt_trainer *t, listener *l, const char **end, bool *left
     do {
         tt_wish wish = tt_pulse_wish(l->pulse);
         if (work_asked || wish == TT_WISH_SAVE) tt_train_ask_stop(t);
-        if (wish == TT_WISH_YIELD) tt_train_ask_leave(t);
+        if (wish == TT_WISH_YIELD || wish == TT_WISH_MOVE)
+            tt_train_ask_leave(t, wish == TT_WISH_MOVE);
         if ((err = tt_train_step(t, &p))) return err;
         if (p.numbers) tell_numbers(l, t, &p);
         tell_step(l, t, &p);
         *end = p.end;
         *left = !p.end && p.left;
+        *moves = p.moves;
     } while (!*end && !p.stopped && !*left);
     return TT_OK;
 }
@@ -174,11 +176,11 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
 {
     tt_str trouble = {0};
     const char *end, *status;
-    bool left = false;
+    bool left = false, moves = false;
     tt_err err, last;
     int code = 0;
 
-    if ((err = run_steps(t, l, &end, &left))) {
+    if ((err = run_steps(t, l, &end, &left, &moves))) {
         tt_str_add(&trouble, "%s", tt_message());
         /* That numbers ran away all see in the same step, unless they train apart. */
         *alone = err != TT_EDIVERGED || tt_train_plan(t)->aggregate == TT_AVERAGE;
@@ -190,7 +192,7 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
         }
     } else if (left) {
         if (!l->silent) tt_pulse_tell(l->pulse, json_pack("{s:s}", "event", "left"));
-        if (!tt_train_kept(t) && (err = tt_train_save(t))) *alone = true;
+        if ((moves || !tt_train_kept(t)) && (err = tt_train_save(t))) *alone = true;
         tell_end(l, NULL);
         *met = err;
         return err ? cli_exit_code(err) : 0;

@@ -200,6 +200,7 @@ tt_err tt_pulse_end(tt_pulse *p, json_t *o);
 typedef enum tt_wish {
     TT_WISH_NONE,
     TT_WISH_YIELD, /* end at a step boundary: the state stays in the vault */
+    TT_WISH_MOVE,  /* the same, and save: none of its hosts is in the next world */
     TT_WISH_SAVE,  /* save a checkpoint and end                            */
 } tt_wish;
 tt_wish tt_pulse_wish(const tt_pulse *p); /* of the supervisor; NONE for NULL */

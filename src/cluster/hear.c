@@ -28,6 +28,20 @@ static void record_end(tt_supervisor *s, const world *w, const json_t *o, int co
         true);
 }
 
+/* What was committed is on hosts that are gone: nobody should find out by the numbers. */
+static void tell_lost(tt_supervisor *s, int64_t step)
+{
+    int64_t last = s->book.ledger.told.label.step;
+    tt_str text = {0};
+
+    if (step >= last) return;
+    tt_str_add(&text,
+               "tutti: warning: no complete copy of the state of step %lld is left: training goes "
+               "on from step %lld, %s",
+               (long long)last, (long long)step, step ? "the newest there is" : "the start");
+    boss_news(s, (tt_news){.kind = TT_NEWS_TEXT, .text = text.data});
+}
+
 static void hear_found(tt_supervisor *s, world *w, const json_t *o)
 {
     tt_record r = {.kind = TT_REC_FOUND,
@@ -41,6 +55,7 @@ static void hear_found(tt_supervisor *s, world *w, const json_t *o)
     if (json_is_true(json_object_get(o, "lost")) && s->book.ledger.committed) {
         tt_record lost = r;
         lost.kind = TT_REC_LOST;
+        tell_lost(s, r.step);
         boss_record(s, &lost, false);
     }
     boss_record(s, &r, true);

@@ -542,6 +542,7 @@ static int stuck_rank(const tt_policy *p, const world *w)
 static void look_at_world(tt_policy *p, world *w)
 {
     double in_state = p->now - w->since;
+    double yield_s = w->rank[0].phase == TT_PHASE_SAVE ? p->o.slow_s : p->o.yield_s;
     bool watched = w->state != CLOSING && w->state != KILLED;
     int r = watched ? hung_rank(p, w) : -1;
     tt_cause c;
@@ -559,7 +560,7 @@ static void look_at_world(tt_policy *p, world *w)
         kill_world(p, w);
     } else if (w->state == STANDING && in_state > PROOF_S) {
         p->start_failures = 0;
-    } else if ((w->state == YIELDING && in_state > p->o.yield_s) ||
+    } else if ((w->state == YIELDING && in_state > yield_s) ||
                (w->state == CLOSING && in_state > p->o.stop_s)) {
         kill_world(p, w);
     }
@@ -700,10 +701,20 @@ static void keep_standby(tt_policy *p)
     start_world(p);
 }
 
+/* Do all that have the state of `a` go? */
+static bool moves_house(const world *a, const world *next)
+{
+    for (int i = 0; next && i < a->members; i++)
+        for (int k = 0; k < next->members; k++)
+            if (a->member[i].host == next->member[k].host) return PLANTED(PLANT_LEFT_BEHIND);
+    return !PLANTED(PLANT_LEFT_BEHIND);
+}
+
 /* One at a time: the active world is asked to end when the next is ready to take over. */
 static void resize(tt_policy *p)
 {
     world *w = standby_world(p), *a = active_world(p);
+    bool moves;
     int lost;
 
     if (!a || a->state != ACTIVE || is_wanted(p, a)) return;
@@ -716,8 +727,9 @@ static void resize(tt_policy *p)
                      : a->renewal != p->renewal ? TT_CAUSE_RENEW
                                                 : TT_CAUSE_RESIZE,
                      a, leaves ? lost : -1));
+    moves = moves_house(a, p->roster.members ? w : NULL);
     set_state(p, a, YIELDING);
-    act(p, TT_ACT_YIELD, a->id, a->generation);
+    act(p, moves ? TT_ACT_MOVE : TT_ACT_YIELD, a->id, a->generation);
 }
 
 static void decide(tt_policy *p)

@@ -6,7 +6,7 @@
  *                          dying   world, rank: told to, it ends now
  *   supervisor to worker   go      generation, and what is committed
  *                          heard   the ledger has what was found, or the end
- *                          yield, save
+ *                          yield, move, save
  *                          stacks  tell where the thread that trains is: a step takes too long
  *                          alive   at, for: in answer to the beat of that time, four times a second
  *                          die
@@ -165,6 +165,7 @@ static void obey(tt_pulse *p, const char *word, const json_t *o)
         _exit(4);
     }
     if (!strcmp(word, "yield")) atomic_store(&p->wish, TT_WISH_YIELD);
+    if (!strcmp(word, "move")) atomic_store(&p->wish, TT_WISH_MOVE);
     if (!strcmp(word, "save")) atomic_store(&p->wish, TT_WISH_SAVE);
     if (!strcmp(word, "stacks")) tell_stack(p);
     pthread_mutex_lock(&p->lock);

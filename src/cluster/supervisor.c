@@ -394,8 +394,9 @@ static void act(tt_supervisor *s, const tt_action *a, bool stuck)
         if (w) give_go(s, w, a->generation);
         break;
     case TT_ACT_YIELD:
+    case TT_ACT_MOVE:
         if (w) w->yields = true;
-        if (w) say_word(s, w, "yield");
+        if (w) say_word(s, w, a->kind == TT_ACT_MOVE ? "move" : "yield");
         break;
     case TT_ACT_SAVE:
         if (w) say_word(s, w, "save");

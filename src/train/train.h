@@ -95,7 +95,7 @@ typedef struct tt_progress {
     int64_t saved_step[2];     /* ... and of which steps they are                        */
     const char *save_trouble;  /* NULL, or why the last checkpoint, or metrics, are not written */
     bool stopped;              /* tt_train_ask_stop was heard: all ranks end with this step   */
-    bool left;                 /* tt_train_ask_leave was, instead                              */
+    bool left, moves;          /* tt_train_ask_leave was, instead; and is to move             */
     int64_t epoch_number;      /* epoch_end: which one ended, from 1 ...                      */
     uint64_t epoch_samples;    /* ... how many samples it was to have; 0: they are not counted */
     uint64_t witness_sum, witness_count; /* ... and which it had (store/ledger.h)            */
@@ -110,8 +110,9 @@ typedef struct tt_progress {
 tt_err tt_train_step(tt_trainer *t, tt_progress *out);
 /* Asks all ranks to stop after the same step; only rank 0's word counts. The caller saves. */
 void tt_train_ask_stop(tt_trainer *t);
-/* The same for a world that makes room for another: the caller saves only if !tt_train_kept. */
-void tt_train_ask_leave(tt_trainer *t);
+/* The same for a world that makes room for another: the caller saves only if !tt_train_kept, or to
+ * `move`: no host of this world is in the next one. */
+void tt_train_ask_leave(tt_trainer *t, bool move);
 bool tt_train_kept(const tt_trainer *t); /* whoever remains of its hosts has all of the state */
 /* These two are called by all ranks. */
 tt_err tt_train_save(tt_trainer *t); /* now, unvalidated; all wait until it is on disk, or is not */

@@ -9,7 +9,14 @@
 /* ---- The step ---- */
 
 /* What the clock or a user decides, rank 0 decides before a step, and all do after it. */
-enum { ORDER_STOP = 1, ORDER_VALIDATE = 2, ORDER_SAVE = 4, ORDER_LEAVE = 8, ORDER_AGAIN = 16 };
+enum {
+    ORDER_STOP = 1,
+    ORDER_VALIDATE = 2,
+    ORDER_SAVE = 4,
+    ORDER_LEAVE = 8,
+    ORDER_AGAIN = 16,
+    ORDER_MOVE = 32
+};
 
 static bool time_is_up(const cadence *c, double since)
 {
@@ -19,6 +26,7 @@ static bool time_is_up(const cadence *c, double since)
 static int give_order(const tt_trainer *t)
 {
     return (t->asked ? ORDER_STOP : 0) | (t->asked_leave ? ORDER_LEAVE : 0) |
+           (t->asked_move ? ORDER_MOVE : 0) |
            (time_is_up(&t->conf.validate, t->last_validate) ? ORDER_VALIDATE : 0) |
            (time_is_up(&t->save.every, t->last_save) ? ORDER_SAVE : 0) |
            (*t->trouble && tt_clock_s() - t->last_save >= t->save.retry_s ? ORDER_AGAIN : 0);
@@ -163,6 +171,7 @@ static tt_err after_step(tt_trainer *t)
     if (last) p->end = "done";
     p->stopped = t->stats.order & ORDER_STOP;
     p->left = !p->stopped && t->stats.order & ORDER_LEAVE;
+    p->moves = p->left && t->stats.order & ORDER_MOVE;
     /* Whatever others are told of, or takes its time, is of a state that stays. */
     if ((p->epoch_end || last || t->stats.order || due(&t->conf.validate, t->step, false) ||
          (t->saves && due(&t->save.every, t->step, false))) &&
@@ -284,6 +293,7 @@ static tt_err gone_back(tt_trainer *t, tt_progress *out)
     p->saved = 0;
     p->stopped = t->stats.order & ORDER_STOP;
     p->left = !p->stopped && t->stats.order & ORDER_LEAVE;
+    p->moves = p->left && t->stats.order & ORDER_MOVE;
     tt_vital_set(t->opts.vital, TT_PHASE_STEP, t->step);
     *out = *p;
     return TT_OK;
@@ -355,9 +365,10 @@ void tt_train_ask_stop(tt_trainer *t)
     t->asked = true;
 }
 
-void tt_train_ask_leave(tt_trainer *t)
+void tt_train_ask_leave(tt_trainer *t, bool move)
 {
     t->asked_leave = true;
+    t->asked_move = move;
 }
 
 bool tt_train_odd(const tt_trainer *t, int rank)

@@ -160,7 +160,7 @@ struct tt_trainer {
     bool saves, no_files; /* checkpoints are to be made; there is no run folder */
     int64_t collected;    /* the step whose state rank 0 has last got from all */
     bool asked;           /* to stop */
-    bool asked_leave;
+    bool asked_leave, asked_move;
     int64_t trace_from, trace_to;
     int64_t early_bad;
     bool early_end; /* it did not get better for long enough */

@@ -434,9 +434,21 @@ static void do_exit(const tt_action *a)
     b->exit_code = a->code;
 }
 
+/* A world that ends without a checkpoint has its state where the next one will be. */
+static void check_stays(const world *w)
+{
+    int next = tt_policy_look(S.boss.policy).standby;
+    const world *n = next < 0 ? NULL : known_world(next);
+
+    for (int i = 0; n && i < w->members; i++)
+        for (int k = 0; k < n->members; k++)
+            if (w->proc[i].host == n->proc[k].host) return;
+    violate("world %d yields, and no host of it is in the next one, world %d", w->id, next);
+}
+
 static void boss_act(const tt_action *a)
 {
-    static const char *const name[] = {"START", "PERSIST", "GO",   "YIELD",
+    static const char *const name[] = {"START", "PERSIST", "GO",   "YIELD", "MOVE",
                                        "SAVE",  "KILL",    "TELL", "EXIT"};
     world *w = known_world(a->world);
 
@@ -458,6 +470,9 @@ static void boss_act(const tt_action *a)
         do_go(w, a->generation);
         break;
     case TT_ACT_YIELD:
+        check_stays(w);
+        /* fall through */
+    case TT_ACT_MOVE:
     case TT_ACT_SAVE:
         at(S.now + uniform(0.0005, 0.01), a->kind == TT_ACT_SAVE ? EV_SAVE : EV_YIELD,
            (int)(w - S.world), 0, w->proc[0].serial, 0);

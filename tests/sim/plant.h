@@ -80,6 +80,7 @@ typedef enum plant {
     PLANT_NO_BACKOFF,        /* restarts come as fast as they can         */
     PLANT_UNFIT,             /* an outdated standby is kept               */
     PLANT_EXIT_EARLY,        /* EXIT while worlds are there               */
+    PLANT_LEFT_BEHIND,       /* a world yields that has the only state    */
     PLANT_LOST_KEPT,         /* worlds on a host that is lost go on       */
     /* the ranks of the simulator, in place of train/ */
     PLANT_COUNT_TWICE,    /* samples are counted before the commit, not with it */
