@@ -378,7 +378,7 @@ TT_TEST(policy, stop_saves_and_ends)
     give((tt_event){.kind = TT_EV_STOP, .code = 76});
     pass(0.2);
     expect_log("tell:stop save1 kill2 exit75 ");
-    EXPECT(x.end.kind == TT_CAUSE_STOP);
+    EXPECT(x.end.kind == TT_CAUSE_NONE); /* it has ended as it should */
     end();
 
     begin(fixed(1)); /* one that does not hear */
@@ -388,9 +388,81 @@ TT_TEST(policy, stop_saves_and_ends)
     x.log[0] = 0;
     give((tt_event){.kind = TT_EV_STOP, .code = 75});
     pass(4.8);
-    expect_log("tell:stop save1 kill2 ");
+    expect_log("tell:stop save1 ");
     pass(1);
-    expect_log("kill1 exit75 ");
+    expect_log("kill1 kill2 exit75 ");
+    EXPECT(x.end.kind == TT_CAUSE_STOP);
+    end();
+}
+
+TT_TEST(policy, a_stop_between_two_worlds_is_saved_by_the_next)
+{
+    begin(fixed(2)); /* one has failed and is not gone yet */
+    x.stays = true;
+    give_host(0, 2);
+    pass(2);
+    x.log[0] = 0;
+    give_dead(1, 0, 137);
+    give((tt_event){.kind = TT_EV_STOP, .code = 130});
+    expect_log("tell:dead kill1 tell:stop ");
+    give_gone(1, 137);
+    expect_log("persist2 go2 save2 ");
+    pass(0.1);
+    expect_log("exit75 ");
+    end();
+
+    begin(fixed(2)); /* ... and none stands by */
+    give_host(0, 2);
+    pass(2);
+    x.log[0] = 0;
+    give_dead(2, 0, 137);
+    give_dead(1, 0, 137);
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    pass(1);
+    expect_log("tell:dead kill2 start3:0.0,0.1 tell:dead kill1 tell:stop persist2 go3 save3 "
+               "exit75 ");
+    end();
+
+    begin(fixed(1)); /* one makes room for another */
+    give_host(0, 2);
+    pass(2);
+    give((tt_event){.kind = TT_EV_WANT, .least = 2, .most = 2});
+    pass(0.15);
+    x.deaf = true;
+    while (!strstr(x.log, "yield")) pass(0.05);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    x.deaf = false;
+    give_gone(1, 0); /* it had left before it heard */
+    pass(0.3);
+    expect_log("tell:stop save1 persist2 go3 save3 exit75 ");
+    end();
+}
+
+TT_TEST(policy, who_dies_while_it_saves_is_replaced_but_not_for_ever)
+{
+    begin(fixed(1));
+    x.deaf = true;
+    give_host(0, 1);
+    pass(2);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    give_dead(1, 0, 137);
+    pass(0.1);
+    expect_log("tell:stop save1 kill1 persist2 go2 save2 ");
+    pass(5.2);
+    expect_log("kill2 exit75 ");
+    EXPECT(x.end.kind == TT_CAUSE_STOP);
+    end();
+
+    begin(fixed(1)); /* nobody can: there is no room any more */
+    give_host(0, 1);
+    pass(2);
+    give((tt_event){.kind = TT_EV_LOST, .host = 0});
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    pass(0.2);
+    EXPECT(strstr(x.log, "exit75"));
     end();
 }
 
@@ -422,7 +494,7 @@ TT_TEST(policy, quit_does_not_wait)
     give((tt_event){.kind = TT_EV_STOP, .code = 75});
     give((tt_event){.kind = TT_EV_QUIT, .code = 130});
     pass(0.2);
-    expect_log("tell:stop save1 kill2 kill1 exit75 ");
+    expect_log("tell:stop save1 kill1 kill2 exit75 ");
     end();
 }
 

@@ -92,6 +92,7 @@ static const struct {
     {PLANT_UNFIT, "an outdated standby is kept", 2000},
     {PLANT_EXIT_EARLY, "EXIT while worlds are there", 2000},
     {PLANT_LOST_KEPT, "worlds on a host that is lost go on", 2000},
+    {PLANT_STOP_BETWEEN, "a stop between two worlds saves nothing", 20000},
     {PLANT_COUNT_TWICE, "samples count twice on redo", 2000},
     {PLANT_BEGIN_EARLY, "the next half is begun before all have flipped", 2000},
     {PLANT_UNTOLD, "a world goes on before the ledger says from where", 2000},

@@ -384,7 +384,10 @@ static int conclude(watch *w)
     }
     if (w->end) return w->code;
     if (asked) {
-        fprintf(stderr, "tutti: quit %s\n", w->start ? "without saving" : "before the start");
+        if (w->last_text) fprintf(stderr, "tutti: %s\n", w->last_text);
+        fprintf(stderr, "tutti: quit %s\n",
+                w->start ? "without saving: the last step is kept in memory" : "before the start");
+        if (w->start) cli_resume_show(w->start, w->start);
         return w->code;
     }
     if (w->last_text) {

@@ -72,6 +72,10 @@ struct tt_policy {
 
     bool waiting, waiting_told, ending, exited;
     double waiting_since;
+    bool went;     /* a world has had GO: there is something to save        */
+    bool stopping; /* it is to be saved, by `stop_by`, and ended            */
+    int stop_code;
+    double stop_by;
     int code;
     tt_cause end;
 
@@ -241,7 +245,11 @@ static void fail(tt_policy *p, world *w, tt_cause c)
         p->start_after = p->now + backoff(&p->start_failures);
     p->restarts += interrupts;
     p->in_a_row += interrupts;
-    if (p->o.max_restarts >= 0 && p->in_a_row > p->o.max_restarts) finish(p, CODE_PEER, p->first);
+    if (p->o.max_restarts < 0 || p->in_a_row <= p->o.max_restarts) return;
+    if (p->stopping)
+        finish(p, p->stop_code, no_cause(TT_CAUSE_STOP));
+    else
+        finish(p, CODE_PEER, p->first);
 }
 
 /* May this world fail now? One that is ending anyway has its cause. */
@@ -250,9 +258,16 @@ static bool can_fail(const world *w)
     return w->state == STARTING || w->state == STANDING || w->state == ACTIVE;
 }
 
+/* Is it about to save? Another could do that in its place. */
+static bool is_saving(const tt_policy *p, const world *w)
+{
+    return w->state == CLOSING && p->stopping && !p->ending;
+}
+
 static void fail_rank(tt_policy *p, world *w, int r, tt_cause c, bool blamed)
 {
-    if (w->state == YIELDING) kill_world(p, w); /* it cannot end well any more: do not wait */
+    /* It cannot end well any more: do not wait. */
+    if (w->state == YIELDING || is_saving(p, w)) kill_world(p, w);
     if (!can_fail(w)) return;
     fail(p, w, c);
     kill_world(p, w);
@@ -416,18 +431,17 @@ static void take_result(tt_policy *p, world *w, int code)
     if (w->state != CLOSING) set_state(p, w, CLOSING);
 }
 
+/* The rest is decided later: who is to save may have to come up first. */
 static void take_stop(tt_policy *p, int code, bool save)
 {
-    world *a = active_world(p);
-
-    if (!p->ending) {
+    if (!p->ending && !p->stopping) {
         tell(p, no_cause(TT_CAUSE_STOP));
-        finish(p, code, no_cause(TT_CAUSE_STOP));
-        if (save && a && a->state != KILLED) {
-            act(p, TT_ACT_SAVE, a->id, a->generation);
-            set_state(p, a, CLOSING);
-        }
+        p->stopping = true;
+        p->stop_code = code;
+        p->stop_by = p->now + p->o.stop_s;
     }
+    if (save && p->went) return;
+    finish(p, p->stop_code, no_cause(TT_CAUSE_STOP));
     for (int i = 0; i < TT_WORLDS_MOST && !save; i++)
         if (p->world[i].state != NOWHERE) kill_world(p, &p->world[i]);
 }
@@ -486,6 +500,7 @@ static void grant(tt_policy *p, double gap)
 {
     if (gap <= p->o.late_s || PLANTED(PLANT_LATE)) return;
     p->waiting_since += gap;
+    p->stop_by += gap;
     for (int i = 0; i < TT_WORLDS_MOST; i++) {
         world *w = &p->world[i];
         w->since += gap;
@@ -542,7 +557,7 @@ static int stuck_rank(const tt_policy *p, const world *w)
 static void look_at_world(tt_policy *p, world *w)
 {
     double in_state = p->now - w->since;
-    bool watched = w->state != CLOSING && w->state != KILLED;
+    bool watched = (w->state != CLOSING || is_saving(p, w)) && w->state != KILLED;
     int r = watched ? hung_rank(p, w) : -1;
     tt_cause c;
 
@@ -560,7 +575,8 @@ static void look_at_world(tt_policy *p, world *w)
     } else if (w->state == STANDING && in_state > PROOF_S) {
         p->start_failures = 0;
     } else if ((w->state == YIELDING && in_state > p->o.yield_s) ||
-               (w->state == CLOSING && in_state > p->o.stop_s)) {
+               (w->state == CLOSING && in_state > p->o.stop_s) ||
+               (is_saving(p, w) && p->now >= p->stop_by)) {
         kill_world(p, w);
     }
 }
@@ -656,6 +672,7 @@ static void go(tt_policy *p)
     if (a || !w || !is_fit(p, w) || p->now < p->go_after) return;
     if (w->state != STANDING && !(PLANTED(PLANT_GO_UNREADY) && w->rank[0].ready)) return;
     w->generation = ++p->generation;
+    p->went = true;
     set_state(p, w, ACTIVE);
     p->start_failures = 0;
     p->step = -1;
@@ -696,6 +713,8 @@ static void keep_standby(tt_policy *p)
         w = NULL;
     }
     if (w || !p->roster.members || !is_settled(p) || p->now < p->start_after) return;
+    if (a && a->state == CLOSING) return; /* none is needed, if all goes well */
+    if (p->stopping && p->now >= p->stop_by) return;
     if (trains && is_wanted(p, a) && !p->o.standby) return;
     start_world(p);
 }
@@ -720,14 +739,37 @@ static void resize(tt_policy *p)
     act(p, TT_ACT_YIELD, a->id, a->generation);
 }
 
+/* What trains saves. If nothing does, because a world has failed or made room and the next has no
+ * GO yet, that one takes up the state and saves it: its steps are in the vaults alone. */
+static void save(tt_policy *p)
+{
+    world *a = active_world(p);
+
+    if (!a || (a->state != ACTIVE && a->state != YIELDING)) return;
+    act(p, TT_ACT_SAVE, a->id, a->generation);
+    set_state(p, a, CLOSING);
+}
+
+/* Nobody is left to save, or there is no time. */
+static void give_up_saving(tt_policy *p)
+{
+    bool hopeless = !p->roster.members || p->now >= p->stop_by || PLANTED(PLANT_STOP_BETWEEN);
+
+    if (!active_world(p) && hopeless) finish(p, p->stop_code, no_cause(TT_CAUSE_STOP));
+}
+
 static void decide(tt_policy *p)
 {
     if (p->roster.changed) choose(p);
-    if (!p->ending) wait_for_slots(p);
+    if (!p->ending && p->stopping)
+        give_up_saving(p);
+    else if (!p->ending)
+        wait_for_slots(p);
     if (!p->ending) {
         go(p);
+        if (p->stopping) save(p);
         keep_standby(p);
-        resize(p);
+        if (!p->stopping) resize(p);
         return;
     }
     for (int i = 0; i < TT_WORLDS_MOST; i++)
@@ -813,7 +855,7 @@ tt_policy_view tt_policy_look(const tt_policy *p)
         .slots = tt_roster_count(&p->roster, -1),
         .standby_ready = s && s->state == STANDING,
         .waiting = p->waiting,
-        .ending = p->ending,
+        .ending = p->ending || p->stopping,
         .current = a && a->state == ACTIVE && is_wanted(p, a),
         .step = p->step,
     };

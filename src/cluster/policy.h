@@ -50,7 +50,7 @@ typedef struct tt_policy_opts {
     double slow_s;      /* least time without progress in other phases (opening, saving): 120 */
     double start_s;     /* until all members of a world are ready: 60                         */
     double yield_s;     /* until a world has ended at a step boundary: 5                      */
-    double stop_s;      /* until it has saved and ended: 5                                    */
+    double stop_s;      /* until it has saved and ended, whoever must come up for that: 5     */
     double wait_s;      /* below `least`: until the run gives up: 600                         */
     double settle_s;    /* hosts join in storms: how long it must be quiet until a world is made
                          * for more of them, while there are fewer than `most`: 0.1           */
@@ -85,7 +85,8 @@ typedef enum tt_event_kind {
     TT_EV_WANT,    /* least, most: from now on                                             */
     TT_EV_RENEW,   /* what workers are started with is another from now on: a world that has it
                     * takes over at a step boundary                                       */
-    TT_EV_STOP,    /* the user wants it saved and ended; code: the exit code               */
+    TT_EV_STOP,    /* the user wants it saved and ended; code: the exit code. A world that ends
+                    * by SAVE tells its RESULT; if it cannot, another one saves in its place */
     TT_EV_QUIT,    /* ... and does not want to wait for that                               */
 } tt_event_kind;
 

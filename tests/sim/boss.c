@@ -264,6 +264,7 @@ static void do_go(world *w, int generation)
 {
     check_go(w, generation);
     w->generation = generation;
+    S.boss.went = true;
     S.boss.start_failures = 0;
     w->told = S.ledger.told;
     w->has_told = S.ledger.committed || S.disk.any;
@@ -425,6 +426,11 @@ static void do_exit(const tt_action *a)
     if (a->code == 4 && !v.waiting && (b->o.max_restarts < 0 || v.in_a_row <= b->o.max_restarts))
         violate("EXIT 4 without a reason");
     if (a->code == 75 && b->stop_at <= 0) violate("EXIT 75, and nobody asked for it");
+    if (a->code == 75 && b->went && !b->quit && S.disk.saved_at < b->stop_at &&
+        S.now < b->stop_at + b->o.stop_s && b->stop_at > b->resumed_at && !b->hopeless &&
+        (b->o.max_restarts < 0 || v.in_a_row <= b->o.max_restarts))
+        violate("stopped %.2f s after that was asked for, and nothing was saved",
+                S.now - b->stop_at);
     if (a->code == 5 && !S.fatal) violate("EXIT 5, and nothing was fatal");
     for (int i = 0; i < WORLDS; i++)
         if (S.world[i].there && S.world[i].known)
@@ -501,6 +507,10 @@ static void policy_step(const tt_event *e)
     if (e->kind == TT_EV_LOST) S.host[e->host].announced = 0;
     n = tt_policy_step(b->policy, e, S.now, act, TT_WORLDS_MOST * 4);
     b->last_turn = S.now;
+    if (b->stop_at > 0) {
+        tt_policy_view v = tt_policy_look(b->policy);
+        b->hopeless |= v.slots < v.least;
+    }
     for (int i = 0; i < n && !S.bad && b->up; i++) boss_act(&act[i]);
     if (e->kind == TT_EV_LOST && boss_works()) check_lost(e->host);
 }
@@ -595,6 +605,7 @@ static void boss_start(void)
     b->last_id = 0;
     b->owed_until = 0;
     b->stop_at = 0;
+    b->quit = b->went = b->hopeless = false;
     b->start_failures = 0;
     memset(b->slot, 0, sizeof b->slot);
     for (int i = 0; i < S.hosts; i++) {

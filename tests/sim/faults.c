@@ -194,7 +194,9 @@ static void strike_boss(fault f)
     } else if (f == F_SAVE_AND_STOP) {
         TRACE("stop");
         if (b->stop_at <= 0) b->stop_at = S.now;
-        boss_event((tt_event){.kind = chance(0.8) ? TT_EV_STOP : TT_EV_QUIT, .code = 75});
+        bool save = chance(0.8);
+        b->quit |= !save;
+        boss_event((tt_event){.kind = save ? TT_EV_STOP : TT_EV_QUIT, .code = 75});
     }
 }
 

@@ -81,6 +81,7 @@ typedef enum plant {
     PLANT_UNFIT,             /* an outdated standby is kept               */
     PLANT_EXIT_EARLY,        /* EXIT while worlds are there               */
     PLANT_LOST_KEPT,         /* worlds on a host that is lost go on       */
+    PLANT_STOP_BETWEEN,      /* a stop between two worlds saves nothing   */
     /* the ranks of the simulator, in place of train/ */
     PLANT_COUNT_TWICE,    /* samples are counted before the commit, not with it */
     PLANT_BEGIN_EARLY,    /* the next half is begun before all have flipped     */

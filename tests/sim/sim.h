@@ -207,6 +207,8 @@ typedef struct boss {
     } slot[HOSTS][SLOTS];
     int go_generation, last_id;
     double stop_at;   /* when it was asked to stop; 0: never */
+    bool quit, went;  /* ... without saving; a world has had GO of it */
+    bool hopeless;    /* ... and since there were too few slots to save it */
     double last_turn; /* when it last had a turn: it is late after a pause */
 } boss;
 
@@ -296,6 +298,7 @@ typedef struct sim {
         bool any;
         tt_label label;
         content c;
+        double saved_at;
     } disk;
 
     /* the truth */
