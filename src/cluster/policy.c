@@ -374,6 +374,22 @@ static void take_dead(tt_policy *p, world *w, const tt_event *e)
     if (!well) fail_rank(p, w, e->rank, c, true);
 }
 
+static void fail_hung(tt_policy *p, world *w, int r)
+{
+    tt_cause c = cause_of(TT_CAUSE_HUNG, w, r);
+
+    c.silent_s = p->now - w->rank[r].heard;
+    fail_rank(p, w, r, c, true);
+}
+
+static void take_still(tt_policy *p, world *w, int i)
+{
+    const rank *r = &w->rank[i];
+
+    if (r->hello && !r->dead && r->phase != TT_PHASE_END && p->now - r->heard > p->o.beat_s / 2)
+        fail_hung(p, w, i);
+}
+
 static void take_gone(tt_policy *p, world *w, const tt_event *e)
 {
     tt_cause c = cause_of(TT_CAUSE_DEAD, w, -1);
@@ -462,6 +478,9 @@ static void take(tt_policy *p, const tt_event *e)
         break;
     case TT_EV_BEAT:
         if (of_rank) take_beat(p, w, e);
+        break;
+    case TT_EV_STILL:
+        if (of_rank) take_still(p, w, e->rank);
         break;
     case TT_EV_DEAD:
         if (of_rank) take_dead(p, w, e);
@@ -562,9 +581,7 @@ static void look_at_world(tt_policy *p, world *w)
     tt_cause c;
 
     if (r >= 0) {
-        c = cause_of(TT_CAUSE_HUNG, w, r);
-        c.silent_s = p->now - w->rank[r].heard;
-        fail_rank(p, w, r, c, true);
+        fail_hung(p, w, r);
     } else if (w->state == ACTIVE && (r = stuck_rank(p, w)) >= 0) {
         c = cause_of(TT_CAUSE_STUCK, w, r);
         c.silent_s = p->now - w->rank[r].moved;

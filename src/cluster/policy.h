@@ -71,7 +71,9 @@ typedef enum tt_event_kind {
     TT_EV_HOST,    /* host, slots: it has that many from now on. Processes on slots that are no
                     * more live on until their world yields: a host that leaves has 0      */
     TT_EV_LOST,    /* host: it is gone, and nothing on it can be counted on any more       */
-    TT_EV_BEAT,    /* world, rank, phase, step, waits: it lives. The first one is its hello */
+    TT_EV_BEAT,    /* world, rank, phase, step, waits: it lives. The first one is its hello. Also of
+                    * one that is seen to want to say so, and cannot for want of a CPU     */
+    TT_EV_STILL,   /* world, rank: it is seen to be stopped. Half the silence is enough then */
     TT_EV_DEAD,    /* world, rank, code: its process has ended (128 + signal if killed), or could
                     * not be started: say so if it is known which one                      */
     TT_EV_GONE,    /* world, code: nothing of it is left. Also when it could not be started */

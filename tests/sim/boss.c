@@ -552,6 +552,9 @@ static void boss_tick(void)
                     (tt_event){.kind = TT_EV_DEAD, .world = w->id, .rank = r, .code = p->code});
             }
         }
+        for (int r = 0; w->there && w->known && r < w->members && boss_works(); r++)
+            if (w->proc[r].alive && w->proc[r].stopped && reaches(&S.host[w->proc[r].host]))
+                boss_event((tt_event){.kind = TT_EV_STILL, .world = w->id, .rank = r});
         if (w->there && w->known) sweep(w);
         if (w->there) forget(w);
     }
