@@ -513,6 +513,86 @@ TT_TEST(policy, a_result_wins_over_a_stop)
     end();
 }
 
+/* ---- hosts on which nothing can be started ---- */
+
+/* The launcher fails as long as one of these takes part, before anybody says a word. */
+static void launch_for(double seconds)
+{
+    for (double until = x.now + seconds; x.now < until - 1e-9;) {
+        pass(0.05);
+        for (int i = 0; i < x.fakes; i++)
+            if (x.fake[i].broken && x.fake[i].alive && x.now > x.fake[i].started + 0.1)
+                give_gone(x.fake[i].id, 1);
+    }
+}
+
+static tt_policy_opts elastic(int least, int most)
+{
+    tt_policy_opts o = fixed(most);
+
+    o.least = least;
+    o.max_restarts = 10;
+    return o;
+}
+
+TT_TEST(policy, a_host_on_which_nothing_can_be_started_is_left_out)
+{
+    for (int broken = 0; broken < 3; broken++) {
+        begin(elastic(1, 3));
+        x.broken = 1u << broken;
+        for (int h = 0; h < 3; h++) give_host(h, 1);
+        launch_for(8);
+        EXPECT(tt_policy_look(x.p).active > 0);
+        EXPECT_INT(2, tt_policy_look(x.p).slots);
+        EXPECT_INT(2,
+                   tt_policy_look(x.p).workers); /* the others, however many were tried without */
+        EXPECT(was_told(TT_CAUSE_OUT) && !tt_policy_look(x.p).ending);
+        for (int i = 0; i < x.tolds; i++)
+            if (x.told[i].kind == TT_CAUSE_OUT) EXPECT(x.told[i].host == broken);
+        end();
+    }
+}
+
+TT_TEST(policy, two_hosts_on_which_nothing_can_be_started_are_left_out)
+{
+    tt_policy_opts o = elastic(1, 4);
+
+    o.penance_s = 1000;
+    begin(o);
+    x.broken = 1u << 1 | 1u << 3;
+    for (int h = 0; h < 4; h++) give_host(h, 1);
+    launch_for(60);
+    EXPECT_INT(2, tt_policy_look(x.p).slots);
+    EXPECT_INT(2, tt_policy_look(x.p).workers);
+    end();
+}
+
+TT_TEST(policy, a_host_that_joins_and_cannot_be_started_on_disturbs_nobody)
+{
+    begin(elastic(1, 3));
+    give_host(0, 2);
+    pass(2);
+    x.broken = 1u << 1;
+    give_host(1, 1);
+    launch_for(8);
+    EXPECT_INT(1, tt_policy_look(x.p).generation);
+    EXPECT_INT(2, tt_policy_look(x.p).slots);
+    EXPECT(was_told(TT_CAUSE_OUT));
+    end();
+}
+
+TT_TEST(policy, who_is_needed_is_not_done_without)
+{
+    begin(elastic(2, 2)); /* both are needed: it ends, and says why */
+    x.broken = 1u << 1;
+    give_host(0, 1);
+    give_host(1, 1);
+    launch_for(120);
+    EXPECT(!was_told(TT_CAUSE_OUT) && strstr(x.log, "exit4"));
+    EXPECT(x.end.kind == TT_CAUSE_START);
+    end();
+}
+
 /* ---- the form ---- */
 
 TT_TEST(policy, more_causes_than_there_is_room_for_come_later_and_before_exit)

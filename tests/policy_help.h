@@ -12,7 +12,8 @@ typedef struct fake { /* a world, as the executor has it */
     int id, members, generation;
     bool alive;
     double started, go_at, gone_at; /* gone_at: when GONE is due; 0: not */
-    bool saves;                     /* it tells its result before        */
+    bool broken;
+    bool saves; /* it tells its result before        */
     tt_phase phase;
     int64_t step;
     double step_s;    /* of a step; 0: stands still        */
@@ -32,8 +33,9 @@ static struct {
     int starts;
     double last_go;
     tt_cause end;
-    bool stays; /* worlds that are killed are not gone until the test says so         */
-    bool deaf;  /* YIELD and SAVE are not heard                                        */
+    unsigned broken; /* hosts on which nothing can be started, and so no world with them */
+    bool stays;      /* worlds that are killed are not gone until the test says so         */
+    bool deaf;       /* YIELD and SAVE are not heard                                        */
     double step_s;
 } x;
 
@@ -72,9 +74,12 @@ static inline void carry_out(const tt_action *a)
         EXPECT(w->members > 0 && w->members <= RANKS);
         x.starts++;
         note("start%d:", a->world);
-        for (int r = 0; r < w->members; r++)
+        for (int r = 0; r < w->members; r++) {
             note("%d.%d%s%s", m[r].host, m[r].slot, m[r].spare ? "s" : "",
                  r + 1 < w->members ? "," : " ");
+            w->broken |= x.broken >> m[r].host & 1;
+        }
+        for (int r = 0; r < w->members; r++) w->mute[r] = w->broken;
         break;
     case TT_ACT_PERSIST:
         note("persist%d ", a->generation);

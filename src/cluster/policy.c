@@ -65,6 +65,9 @@ struct tt_policy {
     double joined, storm; /* the last host that came; the first one of that storm */
 
     int start_failures, go_failures; /* in a row */
+    int mute;                        /* worlds in a row of which nobody was heard    */
+    int suspect;                     /* the host that was set aside last; -1: none   */
+    int turns;                       /* rounds in which each had its turn            */
     double start_after, go_after;
     double usual_s; /* a step; 0: not known */
     int64_t step;
@@ -244,7 +247,7 @@ static void fail(tt_policy *p, world *w, tt_cause c)
     else
         p->start_after = p->now + backoff(&p->start_failures);
     p->restarts += interrupts;
-    p->in_a_row += interrupts;
+    p->in_a_row += interrupts && p->suspect < 0; /* tries to find who is at fault come to an end */
     if (p->o.max_restarts < 0 || p->in_a_row <= p->o.max_restarts) return;
     if (p->stopping)
         finish(p, p->stop_code, no_cause(TT_CAUSE_STOP));
@@ -274,8 +277,46 @@ static void fail_rank(tt_policy *p, world *w, int r, tt_cause c, bool blamed)
     if (blamed) strike(p, w, r);
 }
 
+static bool is_on(const world *w, int host)
+{
+    for (int r = 0; r < w->members; r++)
+        if (w->member[r].host == host) return true;
+    return false;
+}
+
+/* A launcher that cannot start anything on one host starts nothing at all, and nobody is heard.
+ * After `strikes` such failures one host after another is done without, but for those on which a
+ * world trains, until one comes up: to blame is who was set aside last (see take_beat). */
+static void find_mute_host(tt_policy *p)
+{
+    const world *a = active_world(p);
+    bool trains = a && a->state == ACTIVE;
+
+    if (++p->mute < p->o.strikes || PLANTED(PLANT_MUTE_HOST)) return;
+    for (; p->turns < 2; p->turns++) { /* the second time from the other end */
+        p->suspect = tt_roster_set_aside(&p->roster, p->o.least, trains, p->turns);
+        if (p->suspect >= 0) return;
+        tt_roster_take_back(&p->roster);
+    }
+    p->mute = p->turns = 0;
+}
+
+/* It has come up, without the one that is to blame. */
+static void clear_suspects(tt_policy *p)
+{
+    tt_cause c = no_cause(TT_CAUSE_OUT);
+
+    c.host = p->suspect;
+    p->mute = p->turns = 0;
+    if (p->suspect < 0) return;
+    p->suspect = -1;
+    tt_roster_take_back(&p->roster);
+    tt_roster_bar(&p->roster, c.host, p->o.penance_s, p->now);
+    tell(p, c);
+}
+
 /* To blame for a world that did not come up: who never said hello; if all did, who is not ready. If
- * none did, the launcher. */
+ * none did, a host on which nothing can be started. */
 static void fail_start(tt_policy *p, world *w, int code)
 {
     int hellos = 0, first = -1;
@@ -287,6 +328,7 @@ static void fail_start(tt_policy *p, world *w, int code)
     c = cause_of(TT_CAUSE_START, w, first);
     c.code = code;
     fail(p, w, c);
+    if (!hellos) find_mute_host(p);
     for (int r = 0; r < w->members && hellos; r++)
         if (hellos < w->members ? !w->rank[r].hello : !w->rank[r].ready) strike(p, w, r);
 }
@@ -346,6 +388,7 @@ static void take_beat(tt_policy *p, world *w, const tt_event *e)
         p->usual_s = p->usual_s > 0 ? 0.9 * p->usual_s + 0.1 * took : took;
     }
     if (!r->hello || e->phase != r->phase || e->step != r->step) r->moved = p->now;
+    if (!r->hello) tt_roster_heard(&p->roster, w->member[e->rank].host);
     r->hello = true;
     r->heard = p->now;
     r->phase = e->phase;
@@ -359,7 +402,10 @@ static void take_beat(tt_policy *p, world *w, const tt_event *e)
     }
     if (w->state != STARTING) return;
     for (int i = 0; i < w->members; i++) ready += w->rank[i].ready;
-    if (ready == w->members) set_state(p, w, STANDING);
+    if (ready < w->members) return;
+    set_state(p, w, STANDING);
+    if (p->suspect >= 0 && is_on(w, p->suspect)) return; /* from before it was set aside */
+    clear_suspects(p);
 }
 
 static void take_dead(tt_policy *p, world *w, const tt_event *e)
@@ -678,6 +724,10 @@ static void wait_for_slots(tt_policy *p)
 static void choose(tt_policy *p)
 {
     tt_roster_choose(&p->roster, p->o.least, p->o.most, p->o.spares);
+    if (p->roster.members || p->suspect < 0) return;
+    p->suspect = -1; /* what was set aside is needed */
+    tt_roster_take_back(&p->roster);
+    tt_roster_choose(&p->roster, p->o.least, p->o.most, p->o.spares);
 }
 
 /* Keeps (1), (2) and (3). */
@@ -805,7 +855,7 @@ tt_policy *tt_policy_open(const tt_policy_opts *o)
     if (p->o.most < p->o.least) p->o.most = p->o.least;
     p->generation = PLANTED(PLANT_GENERATION_REUSED) ? 0 : o->generation;
     p->first = no_cause(TT_CAUSE_NONE);
-    p->step = -1;
+    p->step = p->suspect = -1;
     p->joined = p->storm = -FOREVER;
     return p;
 }

@@ -20,7 +20,8 @@
  *     with the first cause when wait_s is over.
  * (5) A slot that failed `strikes` times in a row is left out until its penance is over; without
  *     progress restarts come slower and slower, and end at max_restarts. A slot whose numbers were
- *     wrong `catches` times is left out for good.
+ *     wrong `catches` times is left out for good. A host on which nothing can be started, so that
+ *     `strikes` worlds in a row say nothing at all, is found and left out if there can be others.
  * (6) Every end of an active world, and every failure of another one, has one cause, the first: it
  *     is told once.
  * (7) After EXIT nothing is asked for any more. EXIT comes when all worlds are gone.
@@ -128,7 +129,7 @@ typedef enum tt_cause_kind {
     TT_CAUSE_LEAVE,   /* a host leaves                           */
     TT_CAUSE_RESIZE,  /* another number of workers               */
     TT_CAUSE_BELOW,   /* fewer than `least` are left: it waits   */
-    TT_CAUSE_OUT,     /* a slot is left out                      */
+    TT_CAUSE_OUT,     /* a slot is left out; slot -1: all of a host, where nothing comes up */
     TT_CAUSE_BACK,    /* ... and is taken in again               */
     TT_CAUSE_STOP,
     TT_CAUSE_RENEW,   /* workers are started otherwise from now on */

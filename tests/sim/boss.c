@@ -78,7 +78,7 @@ static void boss_handle(const letter *l)
 
     if (w) {
         keep_ledger(l, w);
-        if (l->e.kind == TT_EV_BEAT) w->hello[l->e.rank] = true;
+        if (l->e.kind == TT_EV_BEAT) w->hello[l->e.rank] = true, S.boss.mutes = 0;
         if (l->e.kind == TT_EV_BEAT && l->e.phase >= TT_PHASE_READY) w->ready[l->e.rank] = true;
         if (l->e.kind == TT_EV_DEAD) w->dead[l->e.rank] = true;
         if (l->e.kind == TT_EV_RESULT) w->result_taken = true;
@@ -154,6 +154,7 @@ static void sweep(world *w)
         gone = true;
         for (int r = 0; r < w->members; r++) gone &= w->proc[r].born && has_ended(&w->proc[r]);
     }
+    if (w->mute && S.now - w->made_at > 0.2) gone = true, code = 1;
     if (!gone) return;
     w->killing = true; /* who was not born yet never will be */
     w->known = false;
@@ -198,6 +199,7 @@ static void do_start(const tt_action *a)
         *p = (proc){.w = w, .rank = r, .host = m[r].host, .slot = m[r].slot, .serial = ++S.serial};
         p->label.step = -1;
         w->workers += !m[r].spare;
+        w->mute |= S.host[p->host].mute;
         at(S.now + uniform(0.005, 0.08), EV_SPAWN, (int)(w - S.world), r, p->serial, 0);
         if (S.boss.slot[p->host][p->slot].out)
             violate("a world is started on slot %d.%d, which is left out", p->host, p->slot);
@@ -327,6 +329,27 @@ static world *told_world(int id)
     return NULL;
 }
 
+/* A host on which nothing can be started is found, if there is enough without it. */
+static void check_mute(void)
+{
+    boss *b = &S.boss;
+    int usable = 0;
+
+    for (int h = 0; h < S.hosts; h++)
+        for (int i = 0; i < S.host[h].announced && !S.host[h].mute; i++)
+            usable += !b->slot[h][i].out;
+    if (usable >= b->least && ++b->mutes > 2 * (b->o.strikes + 2 * S.hosts))
+        violate("%d worlds came to nothing for a host that could be done without", b->mutes);
+}
+
+static void leave_out(int h, int slot)
+{
+    S.boss.slot[h][slot].out = true;
+    S.boss.slot[h][slot].out_at = S.now;
+    S.boss.slot[h][slot].failures = 0;
+    S.boss.slot[h][slot].outs++;
+}
+
 /* Promises (5) and (6). */
 static void check_tell(const tt_cause *c)
 {
@@ -337,10 +360,9 @@ static void check_tell(const tt_cause *c)
           c->kind, c->world, c->generation, c->rank, c->host, c->slot, c->code,
           tt_phase_name(c->phase), (long long)c->step);
     if (c->kind == TT_CAUSE_OUT) {
-        b->slot[c->host][c->slot].out = true;
-        b->slot[c->host][c->slot].out_at = S.now;
-        b->slot[c->host][c->slot].failures = 0;
-        b->slot[c->host][c->slot].outs++;
+        for (int i = 0; i < S.host[c->host].announced && c->slot < 0; i++)
+            if (!b->slot[c->host][i].out) leave_out(c->host, i);
+        if (c->slot >= 0) leave_out(c->host, c->slot);
     }
     if (c->kind == TT_CAUSE_BACK) {
         double due = b->o.penance_s * (1 << (b->slot[c->host][c->slot].outs - 1));
@@ -358,6 +380,7 @@ static void check_tell(const tt_cause *c)
     if (!w->generation) {
         b->start_failed_at = S.now;
         b->owed_until = fmax(b->owed_until, S.now + owed_s(++b->start_failures));
+        if (w->mute && S.calm) check_mute();
         return;
     }
     slot_failed(c);
@@ -602,7 +625,7 @@ static void boss_start(void)
     b->up = true;
     b->up_since = b->last_turn = S.now;
     b->exited = false;
-    b->barren = b->unproved = 0;
+    b->barren = b->unproved = b->mutes = 0;
     b->persist_now = 0;
     b->failed_at = b->start_failed_at = -1e9;
     b->last_id = 0;

@@ -73,7 +73,7 @@ static void spawn(proc *p)
 {
     const host *h = &S.host[p->host];
 
-    if (p->w->killing || !h->up || h->frozen || h->cut_in) return;
+    if (p->w->killing || p->w->mute || !h->up || h->frozen || h->cut_in) return;
     p->born = p->alive = true;
     p->phase = TT_PHASE_START;
     p->pc = PC_START;
