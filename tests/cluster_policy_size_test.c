@@ -567,6 +567,19 @@ TT_TEST(policy, two_hosts_on_which_nothing_can_be_started_are_left_out)
     end();
 }
 
+TT_TEST(policy, a_host_that_is_lost_meanwhile_was_at_fault)
+{
+    begin(elastic(1, 3));
+    x.broken = 1u << 1;
+    for (int h = 0; h < 3; h++) give_host(h, 1);
+    while (!strstr(x.log, "start4:0.0,1.0 ")) launch_for(0.05);
+    give((tt_event){.kind = TT_EV_LOST, .host = 1});
+    launch_for(5);
+    EXPECT(!was_told(TT_CAUSE_OUT));
+    EXPECT_INT(2, tt_policy_look(x.p).workers);
+    end();
+}
+
 TT_TEST(policy, a_host_that_joins_and_cannot_be_started_on_disturbs_nobody)
 {
     begin(elastic(1, 3));

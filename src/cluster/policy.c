@@ -335,8 +335,17 @@ static void fail_start(tt_policy *p, world *w, int code)
 
 /* ---- events ---- */
 
+/* Other hosts than before: who was at fault may be gone by itself. */
+static void drop_suspects(tt_policy *p)
+{
+    p->mute = p->turns = 0;
+    p->suspect = -1;
+    tt_roster_take_back(&p->roster);
+}
+
 static void take_host(tt_policy *p, int host, int slots)
 {
+    drop_suspects(p);
     if (!tt_roster_host(&p->roster, host, slots)) return;
     if (p->now - p->joined >= p->o.settle_s) p->storm = p->now;
     p->joined = p->now;
@@ -346,6 +355,7 @@ static void take_host(tt_policy *p, int host, int slots)
  * them still does: nobody waits until that is missed. */
 static void take_lost(tt_policy *p, int host)
 {
+    drop_suspects(p);
     tt_roster_host(&p->roster, host, 0);
     for (int i = 0; i < TT_WORLDS_MOST; i++) {
         world *w = &p->world[i];
@@ -725,8 +735,7 @@ static void choose(tt_policy *p)
 {
     tt_roster_choose(&p->roster, p->o.least, p->o.most, p->o.spares);
     if (p->roster.members || p->suspect < 0) return;
-    p->suspect = -1; /* what was set aside is needed */
-    tt_roster_take_back(&p->roster);
+    drop_suspects(p); /* what was set aside is needed */
     tt_roster_choose(&p->roster, p->o.least, p->o.most, p->o.spares);
 }
 
