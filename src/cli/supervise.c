@@ -645,7 +645,10 @@ int cli_supervise(const cli_world_opts *o)
     cli_control_close(w.control);
     cli_live_close(&live);
     tt_supervisor_close(w.s);
-    if (is_safe(&w)) cli_vault_drop(o->run);
+    if (is_safe(&w)) {
+        cli_vault_drop(o->run);
+        tt_hub_saved(hub);
+    }
     tt_rooms_remove(rooms);
 out:
     if (err && code < 0) code = cli_fail(err);
