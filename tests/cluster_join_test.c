@@ -8,6 +8,7 @@
 static struct seen {
     char changes[1024], told[4][1024];
     volatile int lets_go; /* the hub, those who want to leave */
+    int saved, done_with; /* the hub's run is; the agent need not keep the state */
     volatile int count;
 } * seen;
 
@@ -30,7 +31,7 @@ static void note_change(tt_hub *h, const tt_hub_change *c)
 
     snprintf(seen->changes + n, sizeof seen->changes - n, "%s %s %d; ", word[c->kind], c->host,
              c->slots);
-    if (c->kind == TT_HOST_LEAVES && seen->lets_go) tt_hub_bye(h, c->host);
+    if (c->kind == TT_HOST_LEAVES && seen->lets_go) tt_hub_bye(h, c->host, true);
 }
 
 _Noreturn static void be_join_hub(void)
@@ -60,6 +61,7 @@ _Noreturn static void be_join_hub(void)
         seen->count = tt_hub_count(h);
         if ((p[0].revents & POLLIN) && read(control[0], &code, 1) == 1) break;
     }
+    if (seen->saved) tt_hub_saved(h);
     tt_hub_close(h, code);
     _exit(0);
 }
@@ -107,6 +109,7 @@ static pid_t join_as(int which, const char *host, const char *world)
     sigaction(SIGTERM, &act, NULL);
     whose = which;
     err = tt_agent_run(&o, &stopped, &end);
+    seen->done_with = end.done_with;
     keep(&shared->agent[which], err, end.code);
     if (!err && (strcmp(end.rooms, "rooms") || strcmp(end.run, "the run"))) _exit(78);
     _exit(0);
@@ -147,6 +150,23 @@ TT_TEST(join, a_host_is_told_with_its_slots_and_ends_with_the_hub)
     EXPECT_INT(TT_OK, shared->agent[0].err);
     EXPECT_INT(3, shared->agent[0].code);
     EXPECT(strstr(seen->told[0], "taken in by tcp://"));
+}
+
+TT_TEST(join, what_was_not_saved_is_kept_whatever_the_exit_code)
+{
+    for (int saved = 0; saved < 2; saved++) {
+        pid_t hub, agent;
+        skip_without_names();
+        begin();
+        seen->saved = saved;
+        hub = start_join_hub();
+        agent = join_as(0, "b", "version 1");
+        wait_changes("came b 2; ");
+        close_hub(hub, 130);
+        EXPECT_INT(0, wait_code(agent));
+        EXPECT_INT(130, shared->agent[0].code);
+        EXPECT_INT(saved, seen->done_with);
+    }
 }
 
 TT_TEST(join, a_host_that_leaves_waits_until_it_is_let_go)

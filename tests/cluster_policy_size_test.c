@@ -394,7 +394,7 @@ TT_TEST(policy, stop_saves_and_ends)
     give((tt_event){.kind = TT_EV_STOP, .code = 76});
     pass(0.2);
     expect_log("tell:stop save1 kill2 exit75 ");
-    EXPECT(x.end.kind == TT_CAUSE_STOP);
+    EXPECT(x.end.kind == TT_CAUSE_NONE); /* it has ended as it should */
     end();
 
     begin(fixed(1)); /* one that does not hear */
@@ -404,9 +404,81 @@ TT_TEST(policy, stop_saves_and_ends)
     x.log[0] = 0;
     give((tt_event){.kind = TT_EV_STOP, .code = 75});
     pass(4.8);
-    expect_log("tell:stop save1 kill2 ");
+    expect_log("tell:stop save1 ");
     pass(1);
-    expect_log("kill1 exit75 ");
+    expect_log("kill1 kill2 exit75 ");
+    EXPECT(x.end.kind == TT_CAUSE_STOP);
+    end();
+}
+
+TT_TEST(policy, a_stop_between_two_worlds_is_saved_by_the_next)
+{
+    begin(fixed(2)); /* one has failed and is not gone yet */
+    x.stays = true;
+    give_host(0, 2);
+    pass(2);
+    x.log[0] = 0;
+    give_dead(1, 0, 137);
+    give((tt_event){.kind = TT_EV_STOP, .code = 130});
+    expect_log("tell:dead kill1 tell:stop ");
+    give_gone(1, 137);
+    expect_log("persist2 go2 save2 ");
+    pass(0.1);
+    expect_log("exit75 ");
+    end();
+
+    begin(fixed(2)); /* ... and none stands by */
+    give_host(0, 2);
+    pass(2);
+    x.log[0] = 0;
+    give_dead(2, 0, 137);
+    give_dead(1, 0, 137);
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    pass(1);
+    expect_log("tell:dead kill2 start3:0.0,0.1 tell:dead kill1 tell:stop persist2 go3 save3 "
+               "exit75 ");
+    end();
+
+    begin(fixed(1)); /* one makes room for another */
+    give_host(0, 2);
+    pass(2);
+    give((tt_event){.kind = TT_EV_WANT, .least = 2, .most = 2});
+    pass(0.15);
+    x.deaf = true;
+    while (!strstr(x.log, "yield")) pass(0.05);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    x.deaf = false;
+    give_gone(1, 0); /* it had left before it heard */
+    pass(0.3);
+    expect_log("tell:stop save1 persist2 go3 save3 exit75 ");
+    end();
+}
+
+TT_TEST(policy, who_dies_while_it_saves_is_replaced_but_not_for_ever)
+{
+    begin(fixed(1));
+    x.deaf = true;
+    give_host(0, 1);
+    pass(2);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    give_dead(1, 0, 137);
+    pass(0.1);
+    expect_log("tell:stop save1 kill1 persist2 go2 save2 ");
+    pass(5.2);
+    expect_log("kill2 exit75 ");
+    EXPECT(x.end.kind == TT_CAUSE_STOP);
+    end();
+
+    begin(fixed(1)); /* nobody can: there is no room any more */
+    give_host(0, 1);
+    pass(2);
+    give((tt_event){.kind = TT_EV_LOST, .host = 0});
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    pass(0.2);
+    EXPECT(strstr(x.log, "exit75"));
     end();
 }
 
@@ -438,7 +510,7 @@ TT_TEST(policy, quit_does_not_wait)
     give((tt_event){.kind = TT_EV_STOP, .code = 75});
     give((tt_event){.kind = TT_EV_QUIT, .code = 130});
     pass(0.2);
-    expect_log("tell:stop save1 kill2 kill1 exit75 ");
+    expect_log("tell:stop save1 kill1 kill2 exit75 ");
     end();
 }
 
@@ -454,6 +526,99 @@ TT_TEST(policy, a_result_wins_over_a_stop)
     give_gone(1, 0);
     pass(0.1);
     expect_log("tell:stop save1 kill2 exit0 ");
+    end();
+}
+
+/* ---- hosts on which nothing can be started ---- */
+
+/* The launcher fails as long as one of these takes part, before anybody says a word. */
+static void launch_for(double seconds)
+{
+    for (double until = x.now + seconds; x.now < until - 1e-9;) {
+        pass(0.05);
+        for (int i = 0; i < x.fakes; i++)
+            if (x.fake[i].broken && x.fake[i].alive && x.now > x.fake[i].started + 0.1)
+                give_gone(x.fake[i].id, 1);
+    }
+}
+
+static tt_policy_opts elastic(int least, int most)
+{
+    tt_policy_opts o = fixed(most);
+
+    o.least = least;
+    o.max_restarts = 10;
+    return o;
+}
+
+TT_TEST(policy, a_host_on_which_nothing_can_be_started_is_left_out)
+{
+    for (int broken = 0; broken < 3; broken++) {
+        begin(elastic(1, 3));
+        x.broken = 1u << broken;
+        for (int h = 0; h < 3; h++) give_host(h, 1);
+        launch_for(8);
+        EXPECT(tt_policy_look(x.p).active > 0);
+        EXPECT_INT(2, tt_policy_look(x.p).slots);
+        EXPECT_INT(2,
+                   tt_policy_look(x.p).workers); /* the others, however many were tried without */
+        EXPECT(was_told(TT_CAUSE_OUT) && !tt_policy_look(x.p).ending);
+        for (int i = 0; i < x.tolds; i++)
+            if (x.told[i].kind == TT_CAUSE_OUT) EXPECT(x.told[i].host == broken);
+        end();
+    }
+}
+
+TT_TEST(policy, two_hosts_on_which_nothing_can_be_started_are_left_out)
+{
+    tt_policy_opts o = elastic(1, 4);
+
+    o.penance_s = 1000;
+    begin(o);
+    x.broken = 1u << 1 | 1u << 3;
+    for (int h = 0; h < 4; h++) give_host(h, 1);
+    launch_for(60);
+    EXPECT_INT(2, tt_policy_look(x.p).slots);
+    EXPECT_INT(2, tt_policy_look(x.p).workers);
+    end();
+}
+
+TT_TEST(policy, a_host_that_is_lost_meanwhile_was_at_fault)
+{
+    begin(elastic(1, 3));
+    x.broken = 1u << 1;
+    for (int h = 0; h < 3; h++) give_host(h, 1);
+    while (!strstr(x.log, "start4:0.0,1.0 ")) launch_for(0.05);
+    give((tt_event){.kind = TT_EV_LOST, .host = 1});
+    launch_for(5);
+    EXPECT(!was_told(TT_CAUSE_OUT));
+    EXPECT_INT(2, tt_policy_look(x.p).workers);
+    end();
+}
+
+TT_TEST(policy, a_host_that_joins_and_cannot_be_started_on_disturbs_nobody)
+{
+    begin(elastic(1, 3));
+    give_host(0, 2);
+    pass(2);
+    x.broken = 1u << 1;
+    give_host(1, 1);
+    launch_for(8);
+    EXPECT_INT(1, tt_policy_look(x.p).generation);
+    EXPECT_INT(2, tt_policy_look(x.p).slots);
+    EXPECT(was_told(TT_CAUSE_OUT));
+    end();
+}
+
+TT_TEST(policy, who_is_needed_is_not_done_without)
+{
+    begin(elastic(2, 2)); /* both are needed: it ends, and says why */
+    x.broken = 1u << 1;
+    give_host(0, 1);
+    give_host(1, 1);
+    launch_for(120);
+    EXPECT(!was_told(TT_CAUSE_OUT) && strstr(x.log, "exit4"));
+    EXPECT(x.end.kind == TT_CAUSE_START);
     end();
 }
 

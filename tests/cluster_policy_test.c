@@ -126,6 +126,24 @@ TT_TEST(policy, silence_is_a_hang_and_the_longest_silence_is_named)
     end();
 }
 
+TT_TEST(policy, of_one_that_is_stopped_half_the_silence_is_enough)
+{
+    begin(fixed(2));
+    give_host(0, 2);
+    pass(2);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STILL, .world = 1, .rank = 1}); /* just now, perhaps */
+    pass(0.1);
+    expect_log("");
+    world_of(1)->mute[1] = true;
+    pass(0.3);
+    expect_log("");
+    give((tt_event){.kind = TT_EV_STILL, .world = 1, .rank = 1});
+    expect_log("tell:hung kill1 ");
+    EXPECT(x.told[0].rank == 1 && x.told[0].silent_s < 0.4);
+    end();
+}
+
 TT_TEST(policy, a_hang_is_seen_in_every_phase)
 {
     for (int phase = TT_PHASE_READY; phase < TT_PHASE_END; phase++) {

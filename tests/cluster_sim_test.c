@@ -68,7 +68,7 @@ static const struct {
 } planted[] = {
     {PLANT_STEP_ALONE, "the freshest by step alone", 2000},
     {PLANT_ATTEMPT_REUSED, "an attempt's number is used again", 20000},
-    {PLANT_BRANCH, "what was passed over is taken", 40000},
+    {PLANT_BRANCH, "what was passed over is taken", 80000},
     {PLANT_BEGIN_UNMARKED, "begin does not mark the half", 40000},
     {PLANT_FLIP_FIRST, "flip before describe", 2000},
     {PLANT_UNDO_WRONG, "undo of the wrong half", 2000},
@@ -93,6 +93,8 @@ static const struct {
     {PLANT_EXIT_EARLY, "EXIT while worlds are there", 2000},
     {PLANT_LEFT_BEHIND, "a world yields to one on other hosts", 2000},
     {PLANT_LOST_KEPT, "worlds on a host that is lost go on", 2000},
+    {PLANT_MUTE_HOST, "a host where nothing starts is kept", 5000},
+    {PLANT_STOP_BETWEEN, "a stop between two worlds saves nothing", 20000},
     {PLANT_COUNT_TWICE, "samples count twice on redo", 2000},
     {PLANT_BEGIN_EARLY, "the next half is begun before all have flipped", 2000},
     {PLANT_UNTOLD, "a world goes on before the ledger says from where", 2000},

@@ -12,6 +12,8 @@ typedef struct fake { /* a world, as the executor has it */
     int id, members, generation;
     bool alive;
     double started, go_at, gone_at; /* gone_at: when GONE is due; 0: not */
+    bool broken;
+    bool saves; /* it tells its result before        */
     tt_phase phase;
     int64_t step;
     double step_s;    /* of a step; 0: stands still        */
@@ -31,8 +33,9 @@ static struct {
     int starts;
     double last_go;
     tt_cause end;
-    bool stays; /* worlds that are killed are not gone until the test says so         */
-    bool deaf;  /* YIELD and SAVE are not heard                                        */
+    unsigned broken; /* hosts on which nothing can be started, and so no world with them */
+    bool stays;      /* worlds that are killed are not gone until the test says so         */
+    bool deaf;       /* YIELD and SAVE are not heard                                        */
     double step_s;
 } x;
 
@@ -71,9 +74,12 @@ static inline void carry_out(const tt_action *a)
         EXPECT(w->members > 0 && w->members <= RANKS);
         x.starts++;
         note("start%d:", a->world);
-        for (int r = 0; r < w->members; r++)
+        for (int r = 0; r < w->members; r++) {
             note("%d.%d%s%s", m[r].host, m[r].slot, m[r].spare ? "s" : "",
                  r + 1 < w->members ? "," : " ");
+            w->broken |= x.broken >> m[r].host & 1;
+        }
+        for (int r = 0; r < w->members; r++) w->mute[r] = w->broken;
         break;
     case TT_ACT_PERSIST:
         note("persist%d ", a->generation);
@@ -92,11 +98,16 @@ static inline void carry_out(const tt_action *a)
              : a->kind == TT_ACT_MOVE ? "move%d "
                                       : "yield%d ",
              a->world);
-        if (!x.deaf) world_of(a->world)->gone_at = x.now + 0.02;
+        if (x.deaf) break;
+        w = world_of(a->world);
+        w->gone_at = x.now + 0.02;
+        w->saves = a->kind == TT_ACT_SAVE;
         break;
     case TT_ACT_KILL:
         note("kill%d ", a->world);
-        if (!x.stays) world_of(a->world)->gone_at = x.now + 0.01;
+        w = world_of(a->world);
+        w->saves = false;
+        if (!x.stays) w->gone_at = x.now + 0.01;
         break;
     case TT_ACT_TELL:
         note("tell:%s ", CAUSE[a->cause.kind]);
@@ -157,7 +168,9 @@ static inline void pass(double seconds)
         x.now += 0.05;
         for (int i = 0; i < x.fakes; i++) {
             fake *w = &x.fake[i];
-            if (w->alive && w->gone_at > 0 && x.now >= w->gone_at) give_gone(w->id, 0);
+            bool due = w->alive && w->gone_at > 0 && x.now >= w->gone_at;
+            if (due && w->saves) give((tt_event){.kind = TT_EV_RESULT, .world = w->id, .code = 75});
+            if (due) give_gone(w->id, 0);
             if (!w->alive) continue;
             if (w->generation && w->step_s > 0) w->step = (int64_t)((x.now - w->go_at) / w->step_s);
             for (int r = 0; r < w->members; r++)

@@ -108,15 +108,14 @@ static void tell(const char *text)
 }
 
 /* The run's copy of its state on this host, and the data it had decoded. A run that ended without
- * having saved may want them again. */
+ * having saved may want the state again, whatever its exit code. */
 static void clear_away(const tt_agent_end *e)
 {
-    bool saved = e->code == 0 || e->code == CLI_REQUEUE || e->code == CLI_INTERRUPTED;
     tt_vault_left *left = NULL;
     int count = 0;
 
     if (tt_rooms_valid(e->rooms)) tt_rooms_remove(e->rooms);
-    if (!*e->run || !saved || tt_vault_leftovers("/var/tmp", &left, &count)) return;
+    if (!*e->run || !e->done_with || tt_vault_leftovers("/var/tmp", &left, &count)) return;
     for (int i = 0; i < count; i++)
         if (!strcmp(left[i].run, e->run) && tt_vault_remove(left[i].folder))
             tt_warn("%s", tt_message());

@@ -384,7 +384,10 @@ static int conclude(watch *w)
     }
     if (w->end) return w->code;
     if (asked) {
-        fprintf(stderr, "tutti: quit %s\n", w->start ? "without saving" : "before the start");
+        if (w->last_text) fprintf(stderr, "tutti: %s\n", w->last_text);
+        fprintf(stderr, "tutti: quit %s\n",
+                w->start ? "without saving: the last step is kept in memory" : "before the start");
+        if (w->start) cli_resume_show(w->start, w->start);
         return w->code;
     }
     if (w->last_text) {
@@ -642,7 +645,10 @@ int cli_supervise(const cli_world_opts *o)
     cli_control_close(w.control);
     cli_live_close(&live);
     tt_supervisor_close(w.s);
-    if (is_safe(&w)) cli_vault_drop(o->run);
+    if (is_safe(&w)) {
+        cli_vault_drop(o->run);
+        tt_hub_saved(hub);
+    }
     tt_rooms_remove(rooms);
 out:
     if (err && code < 0) code = cli_fail(err);

@@ -409,6 +409,7 @@ static tt_err obey(life *l, const char *word, const json_t *o)
     } else if (!strcmp(word, "bye")) {
         l->bye = true;
         l->end.code = l->leaving ? 0 : tt_code_of(o);
+        l->end.done_with = json_is_true(json_object_get(o, "done"));
     } else if (!strcmp(word, "alive")) {
         return hear_alive(l, o);
     } else if (!strcmp(word, "no")) {

@@ -1,7 +1,8 @@
 /* boss: the private face of the supervisor: its worlds, and what its files do for each other.
  *
  * supervisor.c carries out what the policy decides, hear.c turns letters, lines and deaths into
- * events, places.c knows the hosts, cause.c says in words what happened. */
+ * events, closer.c looks at who is silent, places.c knows the hosts, cause.c says in words what
+ * happened. */
 #ifndef TT_BOSS_H
 #define TT_BOSS_H
 
@@ -25,6 +26,8 @@ typedef struct member {
     bool answered; /* that it came                 */
     tt_phase phase;
     int64_t step, kept; /* made, and committed */
+    bool waits;
+    double looked, cpu_s; /* when closer.c first looked since it was heard, and what it saw */
 } member;
 
 typedef struct world {
@@ -89,6 +92,9 @@ void boss_tell_run(tt_supervisor *s); /* hosts that join, which run it is */
 void boss_answer(tt_supervisor *s, world *w);
 void boss_see_dead(tt_supervisor *s, world *w);
 void boss_look(tt_supervisor *s, world *w); /* what its processes print, and whether it is gone */
+
+/* ---- closer.c ---- */
+void boss_look_closer(tt_supervisor *s);
 
 /* ---- places.c ---- */
 const char *boss_host(const tt_supervisor *s, int host); /* its name */

@@ -47,6 +47,11 @@ void boss_describe(const tt_supervisor *s, const tt_cause *c, tt_str *out)
         tt_str_add(out, "too few workers are left: waiting for more");
         break;
     case TT_CAUSE_OUT:
+        if (c->slot < 0) {
+            tt_str_add(out, "nothing can be started on host %s: it is left out",
+                       boss_host(s, c->host));
+            break;
+        }
         tt_str_add(out,
                    c->code ? "slot %d of %s failed too often and is left out"
                            : "slot %d of %s had wrong numbers before and is left out for good",

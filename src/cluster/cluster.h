@@ -127,7 +127,9 @@ typedef struct tt_hub_change {
     int slots;
 } tt_hub_change;
 bool tt_hub_next_change(tt_hub *h, tt_hub_change *out);
-void tt_hub_bye(tt_hub *h, const char *host);   /* it may go: its agent ends with 0 */
+/* It may go: its agent ends with 0. `done_with`: its copy of the state is of no use any more. */
+void tt_hub_bye(tt_hub *h, const char *host, bool done_with);
+void tt_hub_saved(tt_hub *h); /* all of the run is on disk: so are the copies of all others */
 void tt_hub_set_run(tt_hub *h, const char *id); /* of the run (tt_run_dir_id): as for `rooms` */
 /* Letters that are not about agents and their commands: of workers (tt_pulse) and of other commands
  * of ours. NULL: there is none; else `word` is its `say`, and the object is to be released. */
@@ -156,6 +158,7 @@ typedef struct tt_agent_opts {
 } tt_agent_opts;
 typedef struct tt_agent_end {
     int code;                      /* the hub's exit code; 0 if we have left     */
+    bool done_with;                /* the run's copy of its state here is of no use any more */
     char rooms[TT_ROOMS], run[64]; /* what the run may have left here; "": unknown */
 } tt_agent_end;
 /* Waits for the hub, does what it is told, ends with it. *stop (NULL: none) may become true in a

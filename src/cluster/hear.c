@@ -173,6 +173,7 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
     m->phase = (tt_phase)phase;
     m->step = json_integer_value(json_object_get(o, "step"));
     m->kept = json_integer_value(json_object_get(o, "kept"));
+    m->waits = json_is_true(json_object_get(o, "waits"));
     note_step(s, w, m);
     if (first) boss_answer(s, w);
     boss_take(s, (tt_event){.kind = TT_EV_BEAT,
@@ -180,7 +181,7 @@ static void hear_beat(tt_supervisor *s, tt_hub_from from, const json_t *o)
                             .rank = rank,
                             .phase = m->phase,
                             .step = m->step,
-                            .waits = json_is_true(json_object_get(o, "waits"))});
+                            .waits = m->waits});
     if (m->phase == TT_PHASE_END && boss_world(s, whole(o, "world")) == w) hurry(s, w);
 }
 

@@ -13,7 +13,7 @@
  *                   run    id, command, mark, shm: a folder it needs
  *                   stop   id            end it: nobody waits for it any more
  *                   no     why, later    we do not belong together; or not now
- *                   bye    code          the whole has ended
+ *                   bye    code, done    the whole has ended; done: the state is not needed
  *   rsh to hub      run    host, command, mark, shm, pid
  *   hub to rsh      said, ended          as they came
  *
@@ -82,7 +82,7 @@ struct tt_hub {
     int errands, last_id;
     double told; /* when we last said that we are alive */
     double turned;
-    bool joins;
+    bool joins, saved;
     json_t *about; /* what hosts that join must know */
     tt_hub_change *change;
     int changes, change_first;
@@ -532,16 +532,27 @@ bool tt_hub_next_change(tt_hub *h, tt_hub_change *out)
     return true;
 }
 
-static void let_go(tt_hub *h, agent *a)
+static void say_bye(tt_hub *h, const agent *a, int code, bool done_with)
 {
-    tt_say(h->far, a->peer, json_pack("{s:s, s:i}", "say", "bye", "code", 0));
+    tt_say(h->far, a->peer,
+           json_pack("{s:s, s:i, s:b}", "say", "bye", "code", code, "done", done_with));
+}
+
+static void let_go(tt_hub *h, agent *a, bool done_with)
+{
+    say_bye(h, a, 0, done_with);
     *a = h->agent[--h->agents];
 }
 
-void tt_hub_bye(tt_hub *h, const char *host)
+void tt_hub_bye(tt_hub *h, const char *host, bool done_with)
 {
     for (int i = h->agents; i-- > 0;)
-        if (!strcmp(h->agent[i].host, host)) let_go(h, &h->agent[i]);
+        if (!strcmp(h->agent[i].host, host)) let_go(h, &h->agent[i], done_with);
+}
+
+void tt_hub_saved(tt_hub *h)
+{
+    h->saved = true;
 }
 
 /* What it has to offer, or that it wants to go. */
@@ -553,7 +564,7 @@ static void take_offer(tt_hub *h, agent *a, const json_t *o)
     snprintf(a->address, sizeof a->address, "%.63s", tt_text_of(o, "address"));
     if (json_is_true(json_object_get(o, "leaving"))) {
         if (!a->slots) { /* nothing of the run can be there */
-            let_go(h, a);
+            let_go(h, a, false);
             return;
         }
         if (!a->leaving) add_change(h, TT_HOST_LEAVES, a);
@@ -751,8 +762,7 @@ void tt_hub_close(tt_hub *h, int code)
 {
     if (!h) return;
     if (h->near) hear_all(h); /* who came last is told too */
-    for (int i = 0; i < h->agents; i++)
-        tt_say(h->far, h->agent[i].peer, json_pack("{s:s, s:i}", "say", "bye", "code", code));
+    for (int i = 0; i < h->agents; i++) say_bye(h, &h->agent[i], code, h->saved);
     while (h->errands) forget_errand(h, h->errand);
     while (h->mail_first < h->mail_end) json_decref(h->mail[h->mail_first++].o);
     free(h->mail);

@@ -74,7 +74,8 @@ void tt_bytes_of(const json_t *o, const char *key, tt_str *out);
 #define TT_WORLD_SHM "TUTTI_WORLD_SHM"
 
 /* ---- pulse.c ---- */
-extern const double TT_LEASE_S; /* a worker that hears nothing for so long ends */
+extern const double TT_LEASE_S;       /* a worker that hears nothing for so long ends */
+#define TT_PULSE_THREAD "tutti-pulse" /* its name */
 
 /* ---- the book: see book.c ---- */
 

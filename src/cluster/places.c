@@ -73,9 +73,13 @@ void boss_hear_hosts(tt_supervisor *s)
     }
 }
 
-/* Hosts that wanted to leave go when no world has a part of it there any more. */
+/* Hosts that wanted to leave go when no world has a part of it there any more. Until the next one
+ * has made a step, what they have of the state may be the only copy. */
 void boss_release_hosts(tt_supervisor *s)
 {
+    tt_policy_view v = tt_policy_look(s->policy);
+    bool steps = v.active >= 0 && v.step >= 0;
+
     for (int at = 0; at < s->places; at++) {
         const tt_member *m;
         bool used = false;
@@ -84,9 +88,9 @@ void boss_release_hosts(tt_supervisor *s)
             int n = s->world[i].id ? tt_policy_members(s->policy, s->world[i].id, &m) : 0;
             for (int r = 0; r < n; r++) used |= m[r].host == at;
         }
-        if (used) continue;
+        if (used || (v.active >= 0 && !steps)) continue;
         s->place[at].leaving = false;
-        tt_hub_bye(s->o.hub, s->place[at].name);
+        tt_hub_bye(s->o.hub, s->place[at].name, steps);
     }
 }
 

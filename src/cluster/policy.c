@@ -65,6 +65,9 @@ struct tt_policy {
     double joined, storm; /* the last host that came; the first one of that storm */
 
     int start_failures, go_failures; /* in a row */
+    int mute;                        /* worlds in a row of which nobody was heard    */
+    int suspect;                     /* the host that was set aside last; -1: none   */
+    int turns;                       /* rounds in which each had its turn            */
     double start_after, go_after;
     double usual_s; /* a step; 0: not known */
     int64_t step;
@@ -72,6 +75,10 @@ struct tt_policy {
 
     bool waiting, waiting_told, ending, exited;
     double waiting_since;
+    bool went;     /* a world has had GO: there is something to save        */
+    bool stopping; /* it is to be saved, by `stop_by`, and ended            */
+    int stop_code;
+    double stop_by;
     int code;
     tt_cause end;
 
@@ -240,8 +247,12 @@ static void fail(tt_policy *p, world *w, tt_cause c)
     else
         p->start_after = p->now + backoff(&p->start_failures);
     p->restarts += interrupts;
-    p->in_a_row += interrupts;
-    if (p->o.max_restarts >= 0 && p->in_a_row > p->o.max_restarts) finish(p, CODE_PEER, p->first);
+    p->in_a_row += interrupts && p->suspect < 0; /* tries to find who is at fault come to an end */
+    if (p->o.max_restarts < 0 || p->in_a_row <= p->o.max_restarts) return;
+    if (p->stopping)
+        finish(p, p->stop_code, no_cause(TT_CAUSE_STOP));
+    else
+        finish(p, CODE_PEER, p->first);
 }
 
 /* May this world fail now? One that is ending anyway has its cause. */
@@ -250,17 +261,62 @@ static bool can_fail(const world *w)
     return w->state == STARTING || w->state == STANDING || w->state == ACTIVE;
 }
 
+/* Is it about to save? Another could do that in its place. */
+static bool is_saving(const tt_policy *p, const world *w)
+{
+    return w->state == CLOSING && p->stopping && !p->ending;
+}
+
 static void fail_rank(tt_policy *p, world *w, int r, tt_cause c, bool blamed)
 {
-    if (w->state == YIELDING) kill_world(p, w); /* it cannot end well any more: do not wait */
+    /* It cannot end well any more: do not wait. */
+    if (w->state == YIELDING || is_saving(p, w)) kill_world(p, w);
     if (!can_fail(w)) return;
     fail(p, w, c);
     kill_world(p, w);
     if (blamed) strike(p, w, r);
 }
 
+static bool is_on(const world *w, int host)
+{
+    for (int r = 0; r < w->members; r++)
+        if (w->member[r].host == host) return true;
+    return false;
+}
+
+/* A launcher that cannot start anything on one host starts nothing at all, and nobody is heard.
+ * After `strikes` such failures one host after another is done without, but for those on which a
+ * world trains, until one comes up: to blame is who was set aside last (see take_beat). */
+static void find_mute_host(tt_policy *p)
+{
+    const world *a = active_world(p);
+    bool trains = a && a->state == ACTIVE;
+
+    if (++p->mute < p->o.strikes || PLANTED(PLANT_MUTE_HOST)) return;
+    for (; p->turns < 2; p->turns++) { /* the second time from the other end */
+        p->suspect = tt_roster_set_aside(&p->roster, p->o.least, trains, p->turns);
+        if (p->suspect >= 0) return;
+        tt_roster_take_back(&p->roster);
+    }
+    p->mute = p->turns = 0;
+}
+
+/* It has come up, without the one that is to blame. */
+static void clear_suspects(tt_policy *p)
+{
+    tt_cause c = no_cause(TT_CAUSE_OUT);
+
+    c.host = p->suspect;
+    p->mute = p->turns = 0;
+    if (p->suspect < 0) return;
+    p->suspect = -1;
+    tt_roster_take_back(&p->roster);
+    tt_roster_bar(&p->roster, c.host, p->o.penance_s, p->now);
+    tell(p, c);
+}
+
 /* To blame for a world that did not come up: who never said hello; if all did, who is not ready. If
- * none did, the launcher. */
+ * none did, a host on which nothing can be started. */
 static void fail_start(tt_policy *p, world *w, int code)
 {
     int hellos = 0, first = -1;
@@ -272,14 +328,24 @@ static void fail_start(tt_policy *p, world *w, int code)
     c = cause_of(TT_CAUSE_START, w, first);
     c.code = code;
     fail(p, w, c);
+    if (!hellos) find_mute_host(p);
     for (int r = 0; r < w->members && hellos; r++)
         if (hellos < w->members ? !w->rank[r].hello : !w->rank[r].ready) strike(p, w, r);
 }
 
 /* ---- events ---- */
 
+/* Other hosts than before: who was at fault may be gone by itself. */
+static void drop_suspects(tt_policy *p)
+{
+    p->mute = p->turns = 0;
+    p->suspect = -1;
+    tt_roster_take_back(&p->roster);
+}
+
 static void take_host(tt_policy *p, int host, int slots)
 {
+    drop_suspects(p);
     if (!tt_roster_host(&p->roster, host, slots)) return;
     if (p->now - p->joined >= p->o.settle_s) p->storm = p->now;
     p->joined = p->now;
@@ -289,6 +355,7 @@ static void take_host(tt_policy *p, int host, int slots)
  * them still does: nobody waits until that is missed. */
 static void take_lost(tt_policy *p, int host)
 {
+    drop_suspects(p);
     tt_roster_host(&p->roster, host, 0);
     for (int i = 0; i < TT_WORLDS_MOST; i++) {
         world *w = &p->world[i];
@@ -331,6 +398,7 @@ static void take_beat(tt_policy *p, world *w, const tt_event *e)
         p->usual_s = p->usual_s > 0 ? 0.9 * p->usual_s + 0.1 * took : took;
     }
     if (!r->hello || e->phase != r->phase || e->step != r->step) r->moved = p->now;
+    if (!r->hello) tt_roster_heard(&p->roster, w->member[e->rank].host);
     r->hello = true;
     r->heard = p->now;
     r->phase = e->phase;
@@ -344,7 +412,10 @@ static void take_beat(tt_policy *p, world *w, const tt_event *e)
     }
     if (w->state != STARTING) return;
     for (int i = 0; i < w->members; i++) ready += w->rank[i].ready;
-    if (ready == w->members) set_state(p, w, STANDING);
+    if (ready < w->members) return;
+    set_state(p, w, STANDING);
+    if (p->suspect >= 0 && is_on(w, p->suspect)) return; /* from before it was set aside */
+    clear_suspects(p);
 }
 
 static void take_dead(tt_policy *p, world *w, const tt_event *e)
@@ -357,6 +428,22 @@ static void take_dead(tt_policy *p, world *w, const tt_event *e)
     r->dead = true;
     c.code = e->code;
     if (!well) fail_rank(p, w, e->rank, c, true);
+}
+
+static void fail_hung(tt_policy *p, world *w, int r)
+{
+    tt_cause c = cause_of(TT_CAUSE_HUNG, w, r);
+
+    c.silent_s = p->now - w->rank[r].heard;
+    fail_rank(p, w, r, c, true);
+}
+
+static void take_still(tt_policy *p, world *w, int i)
+{
+    const rank *r = &w->rank[i];
+
+    if (r->hello && !r->dead && r->phase != TT_PHASE_END && p->now - r->heard > p->o.beat_s / 2)
+        fail_hung(p, w, i);
 }
 
 static void take_gone(tt_policy *p, world *w, const tt_event *e)
@@ -416,18 +503,17 @@ static void take_result(tt_policy *p, world *w, int code)
     if (w->state != CLOSING) set_state(p, w, CLOSING);
 }
 
+/* The rest is decided later: who is to save may have to come up first. */
 static void take_stop(tt_policy *p, int code, bool save)
 {
-    world *a = active_world(p);
-
-    if (!p->ending) {
+    if (!p->ending && !p->stopping) {
         tell(p, no_cause(TT_CAUSE_STOP));
-        finish(p, code, no_cause(TT_CAUSE_STOP));
-        if (save && a && a->state != KILLED) {
-            act(p, TT_ACT_SAVE, a->id, a->generation);
-            set_state(p, a, CLOSING);
-        }
+        p->stopping = true;
+        p->stop_code = code;
+        p->stop_by = p->now + p->o.stop_s;
     }
+    if (save && p->went) return;
+    finish(p, p->stop_code, no_cause(TT_CAUSE_STOP));
     for (int i = 0; i < TT_WORLDS_MOST && !save; i++)
         if (p->world[i].state != NOWHERE) kill_world(p, &p->world[i]);
 }
@@ -448,6 +534,9 @@ static void take(tt_policy *p, const tt_event *e)
         break;
     case TT_EV_BEAT:
         if (of_rank) take_beat(p, w, e);
+        break;
+    case TT_EV_STILL:
+        if (of_rank) take_still(p, w, e->rank);
         break;
     case TT_EV_DEAD:
         if (of_rank) take_dead(p, w, e);
@@ -486,6 +575,7 @@ static void grant(tt_policy *p, double gap)
 {
     if (gap <= p->o.late_s || PLANTED(PLANT_LATE)) return;
     p->waiting_since += gap;
+    p->stop_by += gap;
     for (int i = 0; i < TT_WORLDS_MOST; i++) {
         world *w = &p->world[i];
         w->since += gap;
@@ -543,14 +633,12 @@ static void look_at_world(tt_policy *p, world *w)
 {
     double in_state = p->now - w->since;
     double yield_s = w->rank[0].phase == TT_PHASE_SAVE ? p->o.slow_s : p->o.yield_s;
-    bool watched = w->state != CLOSING && w->state != KILLED;
+    bool watched = (w->state != CLOSING || is_saving(p, w)) && w->state != KILLED;
     int r = watched ? hung_rank(p, w) : -1;
     tt_cause c;
 
     if (r >= 0) {
-        c = cause_of(TT_CAUSE_HUNG, w, r);
-        c.silent_s = p->now - w->rank[r].heard;
-        fail_rank(p, w, r, c, true);
+        fail_hung(p, w, r);
     } else if (w->state == ACTIVE && (r = stuck_rank(p, w)) >= 0) {
         c = cause_of(TT_CAUSE_STUCK, w, r);
         c.silent_s = p->now - w->rank[r].moved;
@@ -561,7 +649,8 @@ static void look_at_world(tt_policy *p, world *w)
     } else if (w->state == STANDING && in_state > PROOF_S) {
         p->start_failures = 0;
     } else if ((w->state == YIELDING && in_state > yield_s) ||
-               (w->state == CLOSING && in_state > p->o.stop_s)) {
+               (w->state == CLOSING && in_state > p->o.stop_s) ||
+               (is_saving(p, w) && p->now >= p->stop_by)) {
         kill_world(p, w);
     }
 }
@@ -646,6 +735,9 @@ static void wait_for_slots(tt_policy *p)
 static void choose(tt_policy *p)
 {
     tt_roster_choose(&p->roster, p->o.least, p->o.most, p->o.spares);
+    if (p->roster.members || p->suspect < 0) return;
+    drop_suspects(p); /* what was set aside is needed */
+    tt_roster_choose(&p->roster, p->o.least, p->o.most, p->o.spares);
 }
 
 /* Keeps (1), (2) and (3). */
@@ -657,6 +749,7 @@ static void go(tt_policy *p)
     if (a || !w || !is_fit(p, w) || p->now < p->go_after) return;
     if (w->state != STANDING && !(PLANTED(PLANT_GO_UNREADY) && w->rank[0].ready)) return;
     w->generation = ++p->generation;
+    p->went = true;
     set_state(p, w, ACTIVE);
     p->start_failures = 0;
     p->step = -1;
@@ -697,6 +790,8 @@ static void keep_standby(tt_policy *p)
         w = NULL;
     }
     if (w || !p->roster.members || !is_settled(p) || p->now < p->start_after) return;
+    if (a && a->state == CLOSING) return; /* none is needed, if all goes well */
+    if (p->stopping && p->now >= p->stop_by) return;
     if (trains && is_wanted(p, a) && !p->o.standby) return;
     start_world(p);
 }
@@ -732,14 +827,37 @@ static void resize(tt_policy *p)
     act(p, moves ? TT_ACT_MOVE : TT_ACT_YIELD, a->id, a->generation);
 }
 
+/* What trains saves. If nothing does, because a world has failed or made room and the next has no
+ * GO yet, that one takes up the state and saves it: its steps are in the vaults alone. */
+static void save(tt_policy *p)
+{
+    world *a = active_world(p);
+
+    if (!a || (a->state != ACTIVE && a->state != YIELDING)) return;
+    act(p, TT_ACT_SAVE, a->id, a->generation);
+    set_state(p, a, CLOSING);
+}
+
+/* Nobody is left to save, or there is no time. */
+static void give_up_saving(tt_policy *p)
+{
+    bool hopeless = !p->roster.members || p->now >= p->stop_by || PLANTED(PLANT_STOP_BETWEEN);
+
+    if (!active_world(p) && hopeless) finish(p, p->stop_code, no_cause(TT_CAUSE_STOP));
+}
+
 static void decide(tt_policy *p)
 {
     if (p->roster.changed) choose(p);
-    if (!p->ending) wait_for_slots(p);
+    if (!p->ending && p->stopping)
+        give_up_saving(p);
+    else if (!p->ending)
+        wait_for_slots(p);
     if (!p->ending) {
         go(p);
+        if (p->stopping) save(p);
         keep_standby(p);
-        resize(p);
+        if (!p->stopping) resize(p);
         return;
     }
     for (int i = 0; i < TT_WORLDS_MOST; i++)
@@ -758,7 +876,7 @@ tt_policy *tt_policy_open(const tt_policy_opts *o)
     if (p->o.most < p->o.least) p->o.most = p->o.least;
     p->generation = PLANTED(PLANT_GENERATION_REUSED) ? 0 : o->generation;
     p->first = no_cause(TT_CAUSE_NONE);
-    p->step = -1;
+    p->step = p->suspect = -1;
     p->joined = p->storm = -FOREVER;
     return p;
 }
@@ -825,7 +943,7 @@ tt_policy_view tt_policy_look(const tt_policy *p)
         .slots = tt_roster_count(&p->roster, -1),
         .standby_ready = s && s->state == STANDING,
         .waiting = p->waiting,
-        .ending = p->ending,
+        .ending = p->ending || p->stopping,
         .current = a && a->state == ACTIVE && is_wanted(p, a),
         .step = p->step,
     };

@@ -20,7 +20,8 @@
  *     with the first cause when wait_s is over.
  * (5) A slot that failed `strikes` times in a row is left out until its penance is over; without
  *     progress restarts come slower and slower, and end at max_restarts. A slot whose numbers were
- *     wrong `catches` times is left out for good.
+ *     wrong `catches` times is left out for good. A host on which nothing can be started, so that
+ *     `strikes` worlds in a row say nothing at all, is found and left out if there can be others.
  * (6) Every end of an active world, and every failure of another one, has one cause, the first: it
  *     is told once.
  * (7) After EXIT nothing is asked for any more. EXIT comes when all worlds are gone.
@@ -50,7 +51,7 @@ typedef struct tt_policy_opts {
     double slow_s;      /* least time without progress in other phases (opening, saving): 120 */
     double start_s;     /* until all members of a world are ready: 60                         */
     double yield_s;     /* until a world has ended at a step boundary: 5                      */
-    double stop_s;      /* until it has saved and ended: 5                                    */
+    double stop_s;      /* until it has saved and ended, whoever must come up for that: 5     */
     double wait_s;      /* below `least`: until the run gives up: 600                         */
     double settle_s;    /* hosts join in storms: how long it must be quiet until a world is made
                          * for more of them, while there are fewer than `most`: 0.1           */
@@ -71,7 +72,9 @@ typedef enum tt_event_kind {
     TT_EV_HOST,    /* host, slots: it has that many from now on. Processes on slots that are no
                     * more live on until their world yields: a host that leaves has 0      */
     TT_EV_LOST,    /* host: it is gone, and nothing on it can be counted on any more       */
-    TT_EV_BEAT,    /* world, rank, phase, step, waits: it lives. The first one is its hello */
+    TT_EV_BEAT,    /* world, rank, phase, step, waits: it lives. The first one is its hello. Also of
+                    * one that is seen to want to say so, and cannot for want of a CPU     */
+    TT_EV_STILL,   /* world, rank: it is seen to be stopped. Half the silence is enough then */
     TT_EV_DEAD,    /* world, rank, code: its process has ended (128 + signal if killed), or could
                     * not be started: say so if it is known which one                      */
     TT_EV_GONE,    /* world, code: nothing of it is left. Also when it could not be started */
@@ -85,7 +88,8 @@ typedef enum tt_event_kind {
     TT_EV_WANT,    /* least, most: from now on                                             */
     TT_EV_RENEW,   /* what workers are started with is another from now on: a world that has it
                     * takes over at a step boundary                                       */
-    TT_EV_STOP,    /* the user wants it saved and ended; code: the exit code               */
+    TT_EV_STOP,    /* the user wants it saved and ended; code: the exit code. A world that ends
+                    * by SAVE tells its RESULT; if it cannot, another one saves in its place */
     TT_EV_QUIT,    /* ... and does not want to wait for that                               */
 } tt_event_kind;
 
@@ -127,7 +131,7 @@ typedef enum tt_cause_kind {
     TT_CAUSE_LEAVE,   /* a host leaves                           */
     TT_CAUSE_RESIZE,  /* another number of workers               */
     TT_CAUSE_BELOW,   /* fewer than `least` are left: it waits   */
-    TT_CAUSE_OUT,     /* a slot is left out                      */
+    TT_CAUSE_OUT,     /* a slot is left out; slot -1: all of a host, where nothing comes up */
     TT_CAUSE_BACK,    /* ... and is taken in again               */
     TT_CAUSE_STOP,
     TT_CAUSE_RENEW,   /* workers are started otherwise from now on */

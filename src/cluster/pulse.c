@@ -213,6 +213,7 @@ static void *live(void *arg)
     double told = 0, now;
     uint64_t count;
 
+    pthread_setname_np(pthread_self(), TT_PULSE_THREAD);
     while (say_all(p)) {
         struct pollfd f[3] = {{.fd = tt_wire_fd(p->wire), .events = POLLIN},
                               {.fd = p->wake, .events = POLLIN},

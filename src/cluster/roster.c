@@ -61,7 +61,7 @@ bool tt_roster_usable(const tt_roster *t, tt_member m)
 {
     const tt_slots *h = slots_of(t, m.host);
 
-    return m.slot < h->count && !h->slot[m.slot].out;
+    return m.slot < h->count && !h->slot[m.slot].out && !h->aside;
 }
 
 int tt_roster_count(const tt_roster *t, double out_until)
@@ -71,26 +71,82 @@ int tt_roster_count(const tt_roster *t, double out_until)
     for (int i = 0; i < t->hosts; i++)
         for (int k = 0; k < t->host[i].count; k++) {
             const tt_slot *s = &t->host[i].slot[k];
-            n += !s->out || s->out_until <= out_until;
+            n += !t->host[i].aside && (!s->out || s->out_until <= out_until);
         }
     return n;
 }
 
 /* ---- leaving out ---- */
 
-bool tt_roster_strike(tt_roster *t, tt_member m, int strikes, double penance_s, double now)
+static void leave_out(tt_roster *t, tt_slot *s, double penance_s, double now)
 {
-    tt_slot *s = tt_roster_slot(t, m);
     int doublings = s->penances < DOUBLINGS_MOST ? s->penances : DOUBLINGS_MOST;
 
-    if (s->out || ++s->failures < strikes || PLANTED(PLANT_NO_STRIKES)) return false;
     s->failures = 0;
     s->out = true;
     s->out_until = now + penance_s * (double)(1 << doublings);
     s->penances++;
     t->outs++;
     t->changed = true;
+}
+
+bool tt_roster_strike(tt_roster *t, tt_member m, int strikes, double penance_s, double now)
+{
+    tt_slot *s = tt_roster_slot(t, m);
+
+    if (s->out || ++s->failures < strikes || PLANTED(PLANT_NO_STRIKES)) return false;
+    leave_out(t, s, penance_s, now);
     return true;
+}
+
+void tt_roster_bar(tt_roster *t, int host, double penance_s, double now)
+{
+    tt_slots *h = slots_of(t, host);
+
+    for (int k = 0; k < h->count; k++)
+        if (!h->slot[k].out) leave_out(t, &h->slot[k], penance_s, now);
+}
+
+void tt_roster_heard(tt_roster *t, int host)
+{
+    slots_of(t, host)->heard = true;
+}
+
+static bool is_used(const tt_slots *h)
+{
+    for (int k = 0; k < h->count; k++)
+        if (h->slot[k].used) return true;
+    return false;
+}
+
+/* Beside those that were set aside before, or, where that is too much, in their place. */
+static bool do_without(tt_roster *t, tt_slots *h, int least)
+{
+    h->tried = h->aside = t->changed = true;
+    if (tt_roster_count(t, -1) >= least) return true;
+    for (int i = 0; i < t->hosts; i++) t->host[i].aside = &t->host[i] == h;
+    if (tt_roster_count(t, -1) >= least) return true;
+    h->aside = false;
+    return false;
+}
+
+int tt_roster_set_aside(tt_roster *t, int least, bool unused, bool from_first)
+{
+    for (int heard = 0; heard < 2; heard++)
+        for (int i = 0; i < t->hosts; i++) {
+            tt_slots *h = &t->host[from_first ? i : t->hosts - 1 - i];
+            if (h->tried || h->heard != heard || !h->count || (unused && is_used(h))) continue;
+            if (do_without(t, h, least)) return h->host;
+        }
+    return -1;
+}
+
+void tt_roster_take_back(tt_roster *t)
+{
+    for (int i = 0; i < t->hosts; i++) {
+        t->changed |= t->host[i].aside;
+        t->host[i].aside = t->host[i].tried = false;
+    }
 }
 
 bool tt_roster_catch(tt_roster *t, tt_member m, int catches)
@@ -136,7 +192,7 @@ static int pick(tt_roster *t, int need, bool used)
         for (int k = 0; k < t->host[i].count; k++) {
             tt_slot *s = &t->host[i].slot[k];
             if (s->used != used) continue;
-            s->picked = need > 0 && !s->out;
+            s->picked = need > 0 && !s->out && !t->host[i].aside;
             need -= s->picked;
         }
     return need;

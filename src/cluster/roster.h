@@ -17,6 +17,9 @@ typedef struct tt_slot {
 
 typedef struct tt_slots { /* of a host; what is known of them stays when it leaves */
     int host, count, room;
+    bool heard; /* a process has once come up there                     */
+    bool aside; /* it is done without, to see whether that was the fault */
+    bool tried; /* ... or was before                                    */
     tt_slot *slot;
 } tt_slots;
 
@@ -39,6 +42,14 @@ int tt_roster_count(const tt_roster *t, double out_until);
 
 /* A slot has failed. True if it is left out from now on. */
 bool tt_roster_strike(tt_roster *t, tt_member m, int strikes, double penance_s, double now);
+/* All slots of a host are left out from now on. */
+void tt_roster_bar(tt_roster *t, int host, double penance_s, double now);
+void tt_roster_heard(tt_roster *t, int host); /* a process has come up there */
+/* Does without one host more, as long as `least` slots are left, and returns it; -1: each has had
+ * its turn. Those where nothing has ever come up go first; `unused`: only those that are not in
+ * use; `from_first`: in their order, else from the last. */
+int tt_roster_set_aside(tt_roster *t, int least, bool unused, bool from_first);
+void tt_roster_take_back(tt_roster *t); /* all that were set aside */
 /* Its numbers were wrong. True if it is left out for good from now on: after `catches` times. */
 bool tt_roster_catch(tt_roster *t, tt_member m, int catches);
 /* A slot whose penance is over: true, once for each. */

@@ -470,6 +470,7 @@ void tt_supervisor_turn(tt_supervisor *s, int ms)
         if (dead[i]) boss_see_dead(s, &s->world[i]);
     for (int i = 0; i < TT_WORLDS_MOST; i++)
         if (s->world[i].id) boss_look(s, &s->world[i]);
+    boss_look_closer(s);
     boss_take(s, (tt_event){.kind = TT_EV_TICK});
     launch_started(s);
     boss_release_hosts(s);

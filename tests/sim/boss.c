@@ -78,7 +78,7 @@ static void boss_handle(const letter *l)
 
     if (w) {
         keep_ledger(l, w);
-        if (l->e.kind == TT_EV_BEAT) w->hello[l->e.rank] = true;
+        if (l->e.kind == TT_EV_BEAT) w->hello[l->e.rank] = true, S.boss.mutes = 0;
         if (l->e.kind == TT_EV_BEAT && l->e.phase >= TT_PHASE_READY) w->ready[l->e.rank] = true;
         if (l->e.kind == TT_EV_DEAD) w->dead[l->e.rank] = true;
         if (l->e.kind == TT_EV_RESULT) w->result_taken = true;
@@ -154,6 +154,7 @@ static void sweep(world *w)
         gone = true;
         for (int r = 0; r < w->members; r++) gone &= w->proc[r].born && has_ended(&w->proc[r]);
     }
+    if (w->mute && S.now - w->made_at > 0.2) gone = true, code = 1;
     if (!gone) return;
     w->killing = true; /* who was not born yet never will be */
     w->known = false;
@@ -198,6 +199,7 @@ static void do_start(const tt_action *a)
         *p = (proc){.w = w, .rank = r, .host = m[r].host, .slot = m[r].slot, .serial = ++S.serial};
         p->label.step = -1;
         w->workers += !m[r].spare;
+        w->mute |= S.host[p->host].mute;
         at(S.now + uniform(0.005, 0.08), EV_SPAWN, (int)(w - S.world), r, p->serial, 0);
         if (S.boss.slot[p->host][p->slot].out)
             violate("a world is started on slot %d.%d, which is left out", p->host, p->slot);
@@ -264,6 +266,7 @@ static void do_go(world *w, int generation)
 {
     check_go(w, generation);
     w->generation = generation;
+    S.boss.went = true;
     S.boss.start_failures = 0;
     w->told = S.ledger.told;
     w->has_told = S.ledger.committed || S.disk.any;
@@ -326,6 +329,27 @@ static world *told_world(int id)
     return NULL;
 }
 
+/* A host on which nothing can be started is found, if there is enough without it. */
+static void check_mute(void)
+{
+    boss *b = &S.boss;
+    int usable = 0;
+
+    for (int h = 0; h < S.hosts; h++)
+        for (int i = 0; i < S.host[h].announced && !S.host[h].mute; i++)
+            usable += !b->slot[h][i].out;
+    if (usable >= b->least && ++b->mutes > 2 * (b->o.strikes + 2 * S.hosts))
+        violate("%d worlds came to nothing for a host that could be done without", b->mutes);
+}
+
+static void leave_out(int h, int slot)
+{
+    S.boss.slot[h][slot].out = true;
+    S.boss.slot[h][slot].out_at = S.now;
+    S.boss.slot[h][slot].failures = 0;
+    S.boss.slot[h][slot].outs++;
+}
+
 /* Promises (5) and (6). */
 static void check_tell(const tt_cause *c)
 {
@@ -336,10 +360,9 @@ static void check_tell(const tt_cause *c)
           c->kind, c->world, c->generation, c->rank, c->host, c->slot, c->code,
           tt_phase_name(c->phase), (long long)c->step);
     if (c->kind == TT_CAUSE_OUT) {
-        b->slot[c->host][c->slot].out = true;
-        b->slot[c->host][c->slot].out_at = S.now;
-        b->slot[c->host][c->slot].failures = 0;
-        b->slot[c->host][c->slot].outs++;
+        for (int i = 0; i < S.host[c->host].announced && c->slot < 0; i++)
+            if (!b->slot[c->host][i].out) leave_out(c->host, i);
+        if (c->slot >= 0) leave_out(c->host, c->slot);
     }
     if (c->kind == TT_CAUSE_BACK) {
         double due = b->o.penance_s * (1 << (b->slot[c->host][c->slot].outs - 1));
@@ -357,6 +380,7 @@ static void check_tell(const tt_cause *c)
     if (!w->generation) {
         b->start_failed_at = S.now;
         b->owed_until = fmax(b->owed_until, S.now + owed_s(++b->start_failures));
+        if (w->mute && S.calm) check_mute();
         return;
     }
     slot_failed(c);
@@ -425,6 +449,11 @@ static void do_exit(const tt_action *a)
     if (a->code == 4 && !v.waiting && (b->o.max_restarts < 0 || v.in_a_row <= b->o.max_restarts))
         violate("EXIT 4 without a reason");
     if (a->code == 75 && b->stop_at <= 0) violate("EXIT 75, and nobody asked for it");
+    if (a->code == 75 && b->went && !b->quit && S.disk.saved_at < b->stop_at &&
+        S.now < b->stop_at + b->o.stop_s && b->stop_at > b->resumed_at && !b->hopeless &&
+        (b->o.max_restarts < 0 || v.in_a_row <= b->o.max_restarts))
+        violate("stopped %.2f s after that was asked for, and nothing was saved",
+                S.now - b->stop_at);
     if (a->code == 5 && !S.fatal) violate("EXIT 5, and nothing was fatal");
     for (int i = 0; i < WORLDS; i++)
         if (S.world[i].there && S.world[i].known)
@@ -516,6 +545,10 @@ static void policy_step(const tt_event *e)
     if (e->kind == TT_EV_LOST) S.host[e->host].announced = 0;
     n = tt_policy_step(b->policy, e, S.now, act, TT_WORLDS_MOST * 4);
     b->last_turn = S.now;
+    if (b->stop_at > 0) {
+        tt_policy_view v = tt_policy_look(b->policy);
+        b->hopeless |= v.slots < v.least;
+    }
     for (int i = 0; i < n && !S.bad && b->up; i++) boss_act(&act[i]);
     if (e->kind == TT_EV_LOST && boss_works()) check_lost(e->host);
 }
@@ -557,6 +590,9 @@ static void boss_tick(void)
                     (tt_event){.kind = TT_EV_DEAD, .world = w->id, .rank = r, .code = p->code});
             }
         }
+        for (int r = 0; w->there && w->known && r < w->members && boss_works(); r++)
+            if (w->proc[r].alive && w->proc[r].stopped && reaches(&S.host[w->proc[r].host]))
+                boss_event((tt_event){.kind = TT_EV_STILL, .world = w->id, .rank = r});
         if (w->there && w->known) sweep(w);
         if (w->there) forget(w);
     }
@@ -604,12 +640,13 @@ static void boss_start(void)
     b->up = true;
     b->up_since = b->last_turn = S.now;
     b->exited = false;
-    b->barren = b->unproved = 0;
+    b->barren = b->unproved = b->mutes = 0;
     b->persist_now = 0;
     b->failed_at = b->start_failed_at = -1e9;
     b->last_id = 0;
     b->owed_until = 0;
     b->stop_at = 0;
+    b->quit = b->went = b->hopeless = false;
     b->start_failures = 0;
     memset(b->slot, 0, sizeof b->slot);
     for (int i = 0; i < S.hosts; i++) {

@@ -172,6 +172,9 @@ static void strike_host(fault f)
         heal_later(NULL, h, f, 0.1, 5);
     } else if (f == F_BAD_SLOT) {
         o->bad_until[below(o->slots)] = S.now + uniform(0.5, 4);
+    } else if (f == F_MUTE) {
+        o->mute = true;
+        heal_later(NULL, h, f, 0.5, 8);
     }
 }
 
@@ -194,7 +197,9 @@ static void strike_boss(fault f)
     } else if (f == F_SAVE_AND_STOP) {
         TRACE("stop");
         if (b->stop_at <= 0) b->stop_at = S.now;
-        boss_event((tt_event){.kind = chance(0.8) ? TT_EV_STOP : TT_EV_QUIT, .code = 75});
+        bool save = chance(0.8);
+        b->quit |= !save;
+        boss_event((tt_event){.kind = save ? TT_EV_STOP : TT_EV_QUIT, .code = 75});
     }
 }
 
@@ -251,7 +256,7 @@ static void heal_host(int h)
     host *o = &S.host[h];
 
     o->in = o->up = true;
-    o->cut_in = o->cut_out = o->cut_peers = false;
+    o->cut_in = o->cut_out = o->cut_peers = o->mute = false;
     o->healed_at = S.now;
     thaw(h);
     mend_links();
@@ -270,6 +275,8 @@ static void on_heal(const event *e)
         TRACE("world %d rank %d goes on", p->w->id, p->rank);
         p->stopped = false;
         wake(p);
+    } else if (f == F_MUTE) {
+        S.host[h].mute = S.host[h].mute && S.calm; /* then it stays so */
     } else if (f == F_FREEZE) {
         thaw(h);
     } else if (f == F_CUT) {
@@ -299,6 +306,9 @@ static void cut_short(void)
 static void on_calm(void)
 {
     boss *b = &S.boss;
+    int mute = below(S.hosts);
+    bool stays =
+        S.host[mute].mute && !b->paused && usable_if(mute) >= b->least && b->o.max_restarts < 0;
 
     TRACE("calm");
     S.calm = true;
@@ -307,6 +317,7 @@ static void on_calm(void)
         heal_host(i);
         memset(S.host[i].bad_until, 0, sizeof S.host[i].bad_until);
     }
+    S.host[mute].mute = stays; /* one does not heal */
     for (int i = 0; i < WORLDS; i++)
         for (int r = 0; S.world[i].there && r < S.world[i].members; r++) {
             proc *p = &S.world[i].proc[r];

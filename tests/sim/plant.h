@@ -9,46 +9,50 @@
 #define TT_PLANT
 #include "base/base.h"
 
-#define tt_policy_defaults sim_policy_defaults
-#define tt_policy_open     sim_policy_open
-#define tt_policy_step     sim_policy_step
-#define tt_policy_members  sim_policy_members
-#define tt_policy_look     sim_policy_look
-#define tt_policy_close    sim_policy_close
-#define tt_roster_host     sim_roster_host
-#define tt_roster_slot     sim_roster_slot
-#define tt_roster_slots    sim_roster_slots
-#define tt_roster_usable   sim_roster_usable
-#define tt_roster_count    sim_roster_count
-#define tt_roster_strike   sim_roster_strike
-#define tt_roster_catch    sim_roster_catch
-#define tt_roster_back     sim_roster_back
-#define tt_roster_use      sim_roster_use
-#define tt_roster_choose   sim_roster_choose
-#define tt_roster_free     sim_roster_free
-#define tt_label_compare   sim_label_compare
-#define tt_told_leads_to   sim_told_leads_to
-#define tt_told_raise      sim_told_raise
-#define tt_attempt_next    sim_attempt_next
-#define tt_commit_current  sim_commit_current
-#define tt_commit_read     sim_commit_read
-#define tt_commit_begin    sim_commit_begin
-#define tt_commit_marks    sim_commit_marks
-#define tt_commit_describe sim_commit_describe
-#define tt_commit_flip     sim_commit_flip
-#define tt_commit_undo     sim_commit_undo
-#define tt_commit_spare    sim_commit_spare
-#define tt_commit_amend    sim_commit_amend
-#define tt_recover_choose  sim_recover_choose
-#define tt_recover_label   sim_recover_label
-#define tt_recover_share   sim_recover_share
-#define tt_witness_add     sim_witness_add
-#define tt_witness_join    sim_witness_join
-#define tt_witness_whole   sim_witness_whole
-#define tt_record_print    sim_record_print
-#define tt_record_parse    sim_record_parse
-#define tt_ledger_take     sim_ledger_take
-#define tt_ledger_read     sim_ledger_read
+#define tt_policy_defaults  sim_policy_defaults
+#define tt_policy_open      sim_policy_open
+#define tt_policy_step      sim_policy_step
+#define tt_policy_members   sim_policy_members
+#define tt_policy_look      sim_policy_look
+#define tt_policy_close     sim_policy_close
+#define tt_roster_host      sim_roster_host
+#define tt_roster_slot      sim_roster_slot
+#define tt_roster_slots     sim_roster_slots
+#define tt_roster_usable    sim_roster_usable
+#define tt_roster_count     sim_roster_count
+#define tt_roster_strike    sim_roster_strike
+#define tt_roster_catch     sim_roster_catch
+#define tt_roster_bar       sim_roster_bar
+#define tt_roster_heard     sim_roster_heard
+#define tt_roster_set_aside sim_roster_set_aside
+#define tt_roster_take_back sim_roster_take_back
+#define tt_roster_back      sim_roster_back
+#define tt_roster_use       sim_roster_use
+#define tt_roster_choose    sim_roster_choose
+#define tt_roster_free      sim_roster_free
+#define tt_label_compare    sim_label_compare
+#define tt_told_leads_to    sim_told_leads_to
+#define tt_told_raise       sim_told_raise
+#define tt_attempt_next     sim_attempt_next
+#define tt_commit_current   sim_commit_current
+#define tt_commit_read      sim_commit_read
+#define tt_commit_begin     sim_commit_begin
+#define tt_commit_marks     sim_commit_marks
+#define tt_commit_describe  sim_commit_describe
+#define tt_commit_flip      sim_commit_flip
+#define tt_commit_undo      sim_commit_undo
+#define tt_commit_spare     sim_commit_spare
+#define tt_commit_amend     sim_commit_amend
+#define tt_recover_choose   sim_recover_choose
+#define tt_recover_label    sim_recover_label
+#define tt_recover_share    sim_recover_share
+#define tt_witness_add      sim_witness_add
+#define tt_witness_join     sim_witness_join
+#define tt_witness_whole    sim_witness_whole
+#define tt_record_print     sim_record_print
+#define tt_record_parse     sim_record_parse
+#define tt_ledger_take      sim_ledger_take
+#define tt_ledger_read      sim_ledger_read
 
 typedef enum plant {
     PLANT_NONE,
@@ -82,6 +86,8 @@ typedef enum plant {
     PLANT_EXIT_EARLY,        /* EXIT while worlds are there               */
     PLANT_LEFT_BEHIND,       /* a world yields that has the only state    */
     PLANT_LOST_KEPT,         /* worlds on a host that is lost go on       */
+    PLANT_MUTE_HOST,         /* a host where nothing starts is kept       */
+    PLANT_STOP_BETWEEN,      /* a stop between two worlds saves nothing   */
     /* the ranks of the simulator, in place of train/ */
     PLANT_COUNT_TWICE,    /* samples are counted before the commit, not with it */
     PLANT_BEGIN_EARLY,    /* the next half is begun before all have flipped     */

@@ -134,7 +134,7 @@ static void check_size(void)
     for (int h = 0; h < S.hosts; h++)
         for (int i = 0; i < S.host[h].slots; i++) {
             workers++;
-            if (b->slot[h][i].outs) return; /* it may be back just now */
+            if (b->slot[h][i].outs || S.host[h].mute) return; /* it may be back just now */
         }
     if (workers > b->most) workers = b->most;
     if (workers < b->least) workers = b->least;

@@ -68,6 +68,7 @@ typedef struct host {
     bool frozen;          /* all of it stands still, as virtual machines do   */
     bool cut_in, cut_out; /* from others, to others                           */
     bool cut_peers;       /* other hosts alone; the supervisor is in reach    */
+    bool mute;            /* nothing can be started there, and so no world with it */
     double word_at;       /* when its agent last heard of the supervisor      */
     double heard_at;      /* when the supervisor last had an answer from it   */
     double thawed_at, healed_at;
@@ -140,6 +141,7 @@ typedef struct world {
     int members, workers;
     proc proc[RANKS];
     bool killing;
+    bool mute; /* its launcher starts nothing, and ends */
 
     stage stage; /* the collective that comes next */
     int arrived;
@@ -199,6 +201,7 @@ typedef struct boss {
     int exit_code;
     /* Failures in a row: of worlds that committed nothing; not much; or did not come up. */
     int barren, unproved, start_failures;
+    int mutes; /* worlds in a row that came to nothing for a host that could be done without */
     double failed_at, start_failed_at, owed_until;
     struct {
         bool out;
@@ -207,6 +210,8 @@ typedef struct boss {
     } slot[HOSTS][SLOTS];
     int go_generation, last_id;
     double stop_at;   /* when it was asked to stop; 0: never */
+    bool quit, went;  /* ... without saving; a world has had GO of it */
+    bool hopeless;    /* ... and since there were too few slots to save it */
     double last_turn; /* when it last had a turn: it is late after a pause */
 } boss;
 
@@ -257,6 +262,7 @@ typedef enum fault {
     F_SAVE_AND_STOP,
     F_DIVERGE, /* a replica is not what it should be */
     F_BAD_SLOT,
+    F_MUTE,
     F_FATAL, /* a rank says that going on makes no sense */
     FAULTS,
 } fault;
@@ -296,6 +302,7 @@ typedef struct sim {
         bool any;
         tt_label label;
         content c;
+        double saved_at;
     } disk;
 
     /* the truth */
