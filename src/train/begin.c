@@ -374,8 +374,8 @@ tt_err trainer_go_back(tt_trainer *t)
     if ((err = all_agree(t, err)) || (err = spread_start(t)) || (err = turn_order(t, &before)))
         return err;
     tt_vital_keep(t->opts.vital, t->step); /* before anybody is told of it */
-    if ((err = all_agree(t, trainer_feed(t))) || (err = all_agree(t, report_go_back(t))))
-        return err;
+    if ((err = all_agree(t, trainer_feed(t)))) return err;
+    report_go_back(t);
     keep_new_line(t);
     if ((err = keep_first(t))) return err;
     t->committed = t->step;

@@ -441,7 +441,9 @@ tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c)
     t->step = tt_ckpt_step(c);
     restore_meta(t, tt_ckpt_meta(c));
     tt_info("resumed from %s at step %lld", folder, (long long)t->step);
-    return tt_ckpt_set_aside(folder, t->step);
+    /* What is newer is bad, and will be passed over again if it cannot be renamed now. */
+    if (tt_ckpt_set_aside(folder, t->step)) tt_warn("%s", tt_message());
+    return TT_OK;
 }
 
 static int by_name(const void *a, const void *b)

@@ -284,6 +284,7 @@ static tt_err gone_back(tt_trainer *t, tt_progress *out)
     p->saved = 0;
     p->stopped = t->stats.order & ORDER_STOP;
     p->left = !p->stopped && t->stats.order & ORDER_LEAVE;
+    report_trouble(t);
     tt_vital_set(t->opts.vital, TT_PHASE_STEP, t->step);
     *out = *p;
     return TT_OK;

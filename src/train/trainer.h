@@ -296,7 +296,7 @@ void report_step(tt_trainer *t);
 void report_validation(tt_trainer *t);
 void report_trouble(tt_trainer *t); /* with checkpoint or metrics: the progress tells */
 void report_numbers(tt_trainer *t, const char *what); /* of `news`, with the step that comes */
-tt_err report_go_back(tt_trainer *t);                 /* drops what is told of later steps */
+void report_go_back(tt_trainer *t);                   /* drops what is told of later steps */
 double metric_of(const tt_trainer *t, const goal *g); /* NAN if it does not apply */
 
 #endif
