@@ -193,6 +193,26 @@ TT_TEST(ledger, samples_lost_or_taken_twice_are_a_violation)
     expect_bad("two witnesses", epoch(1, 1, 60, tt_witness_whole(60)));
 }
 
+/* A world tells again of the epoch that ended last before it: the same need not be there twice. */
+TT_TEST(ledger, an_epoch_that_is_known_is_known_by_its_witness_and_its_line)
+{
+    tt_record r = {.kind = TT_REC_EPOCH, .generation = 1, .epoch = 1, .samples = 50};
+
+    r.witness = tt_witness_whole(50);
+    begin();
+    EXPECT(!tt_ledger_has_epoch(&l, &r));
+    EXPECT(!take(r));
+    EXPECT(tt_ledger_has_epoch(&l, &r));
+    r.epoch = 2;
+    EXPECT(!tt_ledger_has_epoch(&l, &r));
+    r.epoch = 1;
+    r.witness = tt_witness_whole(49); /* that is to be told: it is a violation */
+    EXPECT(!tt_ledger_has_epoch(&l, &r));
+    r.witness = tt_witness_whole(50);
+    EXPECT(!take((tt_record){.kind = TT_REC_ROLLBACK, .generation = 1, .attempt = 4096}));
+    EXPECT(!tt_ledger_has_epoch(&l, &r));
+}
+
 /* ---- text ---- */
 
 static void expect_line(const char *want, tt_record r)

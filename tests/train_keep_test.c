@@ -89,6 +89,26 @@ TT_TEST(keep, so_they_do_where_the_state_is_in_parts)
     expect_same("chief", "parallel.aggregate=chief");
 }
 
+/* Who ended it may have been killed before it told anybody: between the commit and that are a few
+ * instructions, and a thread that sends. */
+TT_TEST(keep, the_end_of_an_epoch_is_told_again_by_the_next_world)
+{
+    together x = world_of("epoch", 1, 2, NULL, 9, exact);
+
+    EXPECT_INT(1, x.epochs); /* of 9 steps */
+    x = world_of("epoch", 2, 2, NULL, 11, exact);
+    EXPECT_INT(9, x.found.label.step);
+    EXPECT_INT(1, x.epochs); /* the first again */
+    x = world_of("epoch", 3, 3, NULL, 17, exact);
+    EXPECT_INT(1, x.epochs);
+    x = world_of("epoch", 4, 1, NULL, 18, exact); /* the first again, and the second */
+    EXPECT_INT(2, x.epochs);
+    EXPECT_INT(2, x.whole);
+    x = world_of("epoch", 5, 3, NULL, 0, exact);
+    EXPECT_INT(2, x.epochs);
+    EXPECT_INT(2, x.whole);
+}
+
 TT_TEST(keep, a_host_without_a_copy_gets_one)
 {
     static const int one_other[] = {1, 0, 0};

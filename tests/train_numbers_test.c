@@ -266,7 +266,7 @@ static tt_err nan_rank(tt_world *w, void *arg)
         x->skips += p.numbers && !p.attempt;
         x->backs += p.attempt > 0;
         if (p.attempt) x->back_to = p.step;
-        if (p.epoch_samples) x->samples = p.witness_count, x->sum = p.witness_sum;
+        if (p.ended.samples) x->samples = p.ended.count, x->sum = p.ended.sum;
         if (x->spoil) spoil_metrics(x, &p);
     }
     const tt_param *params = tt_model_params(tt_train_model(t), &count);

@@ -265,6 +265,12 @@ static const char *take_told(tt_ledger *l, const tt_record *r)
     return NULL;
 }
 
+bool tt_ledger_has_epoch(const tt_ledger *l, const tt_record *r)
+{
+    return l->epochs && l->epoch == r->epoch &&
+           !memcmp(&l->witness, &r->witness, sizeof l->witness);
+}
+
 static const char *take_epoch(tt_ledger *l, const tt_record *r)
 {
     tt_witness want = tt_witness_whole(r->samples), last = l->witness;

@@ -255,6 +255,7 @@ static void take_note(tt_trainer *t)
     t->epoch_weight = n->epoch_weight;
     t->early_end = n->early_end;
     t->witness = n->witness;
+    t->last = n->last;
     t->order.turns = n->turns;
     memcpy(t->order.turn, n->turn, sizeof n->turn);
     t->progress.loss = n->loss;
