@@ -38,6 +38,7 @@ static void hear_found(tt_supervisor *s, world *w, const json_t *o)
 
     if (w != boss_active(s) || w->killed || w->found) return;
     w->found = true;
+    w->from = r.step;
     if (json_is_true(json_object_get(o, "lost")) && s->book.ledger.committed) {
         tt_record lost = r;
         lost.kind = TT_REC_LOST;
