@@ -131,6 +131,10 @@ static tt_err choose_sound(tt_trainer *t, keep *k)
                         f->slot, f->host, (long long)f->label.step);
         }
     }
+    if (k->recovery.disputed && !w->rank)
+        tt_warn("the vault: of a newer state as many copies have one hash as another: nobody can "
+                "say which is right, and it goes on from step %lld",
+                (long long)k->recovery.label.step);
     for (int i = 0; i < k->count && !w->rank; i++)
         if (k->found[i].odd && k->found[i].part >= 0)
             tt_warn("the vault, slot %d of host %d: the weights of step %lld have the hash "
