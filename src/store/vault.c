@@ -370,6 +370,7 @@ static tt_err fill_new(tt_vault *v)
     h->key = s->key;
     h->bytes = s->bytes;
     tt_vault_boot(h->boot);
+    snprintf(h->version, sizeof h->version, "%s", TT_VERSION);
     atomic_store(&h->magic, VAULT_MAGIC);
     if (renameat(s->dir, s->fresh, s->dir, s->name)) return no_room(s, errno);
     return TT_OK;

@@ -18,7 +18,7 @@
 
 #include "commit.h"
 
-enum { TT_VAULT_NOTE = 1024 };
+enum { TT_VAULT_NOTE = 1024, TT_VAULT_VERSION = 24 };
 
 /* What is known of a half. label.step -1: nothing in it, or it is being written. */
 typedef struct tt_vault_half {
@@ -95,6 +95,8 @@ typedef struct tt_vault_info {
     size_t bytes;
     int current;
     tt_vault_half half[2]; /* those of other keys too */
+    bool foreign; /* of a version of the program that lays out slots otherwise: nothing is known */
+    char version[TT_VAULT_VERSION]; /* of who made it; "": not told */
 } tt_vault_info;
 /* Sorted by slot. A damaged or half-made file is left out, and one on disk that is older than the
  * machine's last start. free() the array. */
