@@ -63,7 +63,7 @@ typedef struct seat {
     range units;
 } seat;
 
-typedef struct rank_place { /* of a rank, in the order of seats */
+typedef struct rank_place { /* of a rank that has work, in the order of seats */
     int rank;
     range seats;
 } rank_place;
