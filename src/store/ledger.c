@@ -13,12 +13,6 @@ void tt_witness_add(tt_witness *w, uint64_t from, uint64_t count)
     w->count += count;
 }
 
-void tt_witness_join(tt_witness *w, const tt_witness *other)
-{
-    w->sum += other->sum;
-    w->count += other->count;
-}
-
 tt_witness tt_witness_whole(uint64_t count)
 {
     tt_witness w = {0};

@@ -23,7 +23,6 @@ typedef struct tt_witness { /* zeroed: of no samples. Part of the state: committ
     uint64_t count;
 } tt_witness;
 void tt_witness_add(tt_witness *w, uint64_t from, uint64_t count); /* samples from, from + 1 ... */
-void tt_witness_join(tt_witness *w, const tt_witness *other);      /* of another rank */
 /* That of samples 0 .. count - 1, each once. */
 tt_witness tt_witness_whole(uint64_t count);
 
