@@ -259,7 +259,7 @@ static const char *take_told(tt_ledger *l, const tt_record *r)
     return NULL;
 }
 
-bool tt_ledger_has_epoch(const tt_ledger *l, const tt_record *r)
+bool tt_ledger_has(const tt_ledger *l, const tt_record *r)
 {
     return l->epochs && l->epoch == r->epoch &&
            !memcmp(&l->witness, &r->witness, sizeof l->witness);

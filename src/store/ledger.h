@@ -79,7 +79,7 @@ typedef struct tt_ledger { /* zero it to start */
 const char *tt_ledger_take(tt_ledger *l, const tt_record *r);
 /* Has it this record of an epoch already, in this line of history? A world tells again what the one
  * before may have told. */
-bool tt_ledger_has_epoch(const tt_ledger *l, const tt_record *r);
+bool tt_ledger_has(const tt_ledger *l, const tt_record *r);
 /* Takes all of a file, from a zeroed judge or one that has read what was before. Other people's
  * lines are passed over; a torn last line never counted. TT_EFORMAT names the line that is damaged;
  * what is violated is in l->what. */

@@ -47,6 +47,7 @@
 #define tt_record_print    sim_record_print
 #define tt_record_parse    sim_record_parse
 #define tt_ledger_take     sim_ledger_take
+#define tt_ledger_has      sim_ledger_has
 #define tt_ledger_read     sim_ledger_read
 
 typedef enum plant {
