@@ -8,12 +8,11 @@
 
 TT_TEST(witness, each_sample_once_in_any_order_is_the_whole)
 {
-    tt_witness a = {0}, b = {0}, whole = tt_witness_whole(1000);
+    tt_witness a = {0}, whole = tt_witness_whole(1000);
 
     tt_witness_add(&a, 600, 400);
-    tt_witness_add(&b, 0, 123);
-    tt_witness_add(&b, 123, 477);
-    tt_witness_join(&a, &b);
+    tt_witness_add(&a, 0, 123);
+    tt_witness_add(&a, 123, 477);
     EXPECT(a.sum == whole.sum && a.count == 1000);
     EXPECT(tt_witness_whole(0).sum == 0 && tt_witness_whole(0).count == 0);
 }
@@ -191,6 +190,26 @@ TT_TEST(ledger, samples_lost_or_taken_twice_are_a_violation)
     begin();
     EXPECT(!epoch(1, 1, 50, tt_witness_whole(50)));
     expect_bad("two witnesses", epoch(1, 1, 60, tt_witness_whole(60)));
+}
+
+/* A world tells again of the epoch that ended last before it: the same need not be there twice. */
+TT_TEST(ledger, an_epoch_that_is_known_is_known_by_its_witness_and_its_line)
+{
+    tt_record r = {.kind = TT_REC_EPOCH, .generation = 1, .epoch = 1, .samples = 50};
+
+    r.witness = tt_witness_whole(50);
+    begin();
+    EXPECT(!tt_ledger_has(&l, &r));
+    EXPECT(!take(r));
+    EXPECT(tt_ledger_has(&l, &r));
+    r.epoch = 2;
+    EXPECT(!tt_ledger_has(&l, &r));
+    r.epoch = 1;
+    r.witness = tt_witness_whole(49); /* that is to be told: it is a violation */
+    EXPECT(!tt_ledger_has(&l, &r));
+    r.witness = tt_witness_whole(50);
+    EXPECT(!take((tt_record){.kind = TT_REC_ROLLBACK, .generation = 1, .attempt = 4096}));
+    EXPECT(!tt_ledger_has(&l, &r));
 }
 
 /* ---- text ---- */

@@ -1,4 +1,4 @@
-/* What goes with a state afterwards, and what can be done before a slot is free. */
+/* What goes with a state afterwards, and who takes over from the killed. */
 #define _GNU_SOURCE
 #include "vault_help.h"
 
@@ -310,209 +310,17 @@ TT_TEST(vault, at_every_instruction_there_is_one_state_with_one_note)
     close(fd);
 }
 
-/* ---- standing by ---- */
+/* ---- taking over ---- */
 
-/* The slot's name leads to the file of this vault. */
-static bool is_the_file(const tt_vault *v, const char *folder)
-{
-    struct stat a, b;
-    char path[5000];
-
-    snprintf(path, sizeof path, "%s/slot-0", folder);
-    return !fstat(tt_vault_fd(v), &a) && !stat(path, &b) && a.st_ino == b.st_ino;
-}
-
-TT_TEST(vault, who_stands_by_sees_the_state_and_takes_it_when_it_may)
-{
-    part p = {.folder = new_folder()};
-    int pipes[2];
-    char who[64];
-    int64_t seen = -1;
-    void *data;
-    tt_vault *v;
-    pid_t pid;
-
-    EXPECT(!pipe(pipes));
-    p.tell = pipes[1];
-    pid = spawn(train, &p);
-    EXPECT(told(pipes[0], 20000));
-    EXPECT_OK(tt_vault_prepare(p.folder, 0, KEY, HALF, &v));
-    EXPECT((data = tt_vault_data(v, 0)));
-    for (int i = 0; i < 200; i++) {
-        int now = tt_vault_current(v);
-        const tt_vault_half *h = tt_vault_look(v, now);
-        EXPECT(now >= 0);
-        if (h->label.step < 0) continue; /* two steps on */
-        EXPECT(is_described(h, h->label.step) && h->label.step >= seen);
-        seen = h->label.step;
-    }
-    EXPECT_ERR(TT_EPEER, tt_vault_take(v, 0.02));
-    snprintf(who, sizeof who, "slot 0 of %s: process %d ", p.folder, (int)pid);
-    EXPECT_MESSAGE(who);
-    EXPECT(tt_vault_data(v, 0) == data && tt_vault_look(v, tt_vault_current(v)));
-    end(pid);
-    EXPECT_OK(tt_vault_take(v, 5));
-    EXPECT(tt_vault_data(v, 0) == data && is_the_file(v, p.folder)); /* as it was prepared */
-    EXPECT(tt_vault_look(v, tt_vault_current(v))->label.step >= seen);
-    seen = tt_vault_look(v, tt_vault_current(v))->label.step;
-    commit(v, seen + 1);
-    commit(v, seen + 2);
-    expect_halves(v, seen + 2, seen + 1);
-    tt_vault_close(v);
-    close(pipes[0]);
-    close(pipes[1]);
-}
-
-TT_TEST(vault, what_is_not_there_yet_is_made_when_it_is_taken)
-{
-    const char *folder = new_folder();
-    tt_vault *v, *w;
-
-    EXPECT_OK(tt_vault_prepare(folder, 0, KEY, HALF, &v));
-    EXPECT(!tt_vault_data(v, 0) && tt_vault_current(v) == -1);
-    EXPECT(tt_vault_look(v, 0)->label.step == -1 && tt_vault_look(v, 1)->label.step == -1);
-    EXPECT_OK(tt_vault_take(v, 0));
-    expect_halves(v, -1, -1);
-    commit(v, 1);
-    EXPECT_OK(tt_vault_prepare(folder, 0, KEY + 1, HALF, &w)); /* of another key: nothing to see */
-    EXPECT(!tt_vault_data(w, 0) && tt_vault_current(w) == -1);
-    EXPECT_ERR(TT_EPEER, tt_vault_take(w, 0));
-    tt_vault_close(v);
-    EXPECT_OK(tt_vault_take(w, 0));
-    expect_halves(w, -1, -1);
-    tt_vault_close(w);
-
-    /* Not there, and then another's. */
-    EXPECT_OK(tt_vault_prepare(folder, 1, KEY, HALF, &v));
-    EXPECT_OK(tt_vault_open(folder, 1, KEY, HALF, 0, &w));
-    commit(w, 5);
-    EXPECT_ERR(TT_EPEER, tt_vault_take(v, 0));
-    tt_vault_close(w);
-    EXPECT_OK(tt_vault_take(v, 0));
-    expect_halves(v, 5, -1);
-    tt_vault_close(v);
-
-    EXPECT_ERR(TT_EINVAL, tt_vault_prepare(folder, -1, KEY, HALF, &v));
-    EXPECT_ERR(TT_EENV, tt_vault_prepare(folder, 0, KEY, SIZE_MAX, &v));
-    EXPECT_ERR(TT_EIO, tt_vault_prepare("absent", 0, KEY, HALF, &v));
-    EXPECT(!v);
-}
-
-TT_TEST(vault, a_slot_that_was_made_anew_is_taken_as_it_is_now)
-{
-    const char *folder = new_folder();
-    tt_vault *v, *w;
-
-    EXPECT_OK(tt_vault_open(folder, 0, KEY, HALF, 0, &w));
-    commit(w, 1);
-    tt_vault_close(w);
-    EXPECT_OK(tt_vault_prepare(folder, 0, KEY, HALF, &v));
-    EXPECT_OK(tt_vault_open(folder, 0, KEY + 1, HALF, 0, &w)); /* another run */
-    tt_vault_close(w);
-    EXPECT(is_whole(tt_vault_data(v, 0), 1)); /* the file that was mapped lives on */
-    EXPECT_OK(tt_vault_open(folder, 0, KEY, HALF, 0, &w));
-    commit(w, 7);
-    commit(w, 8);
-    EXPECT_ERR(TT_EPEER, tt_vault_take(v, 0)); /* the lock of the old one is free, and no use */
-    tt_vault_close(w);
-    EXPECT_OK(tt_vault_take(v, 0));
-    EXPECT(is_the_file(v, folder));
-    expect_halves(v, 8, 7);
-    tt_vault_close(v);
-
-    EXPECT_OK(tt_vault_prepare(folder, 0, KEY, HALF, &v));
-    EXPECT_OK(tt_vault_remove(folder)); /* who only stands by has nothing */
-    EXPECT_ERR(TT_EIO, tt_vault_take(v, 0));
-    EXPECT(!mkdir(folder, 0700));
-    EXPECT_OK(tt_vault_take(v, 0));
-    EXPECT(is_the_file(v, folder));
-    expect_halves(v, -1, -1);
-    tt_vault_close(v);
-}
-
-TT_TEST(vault, standing_by_changes_nothing_and_keeps_nobody_out)
-{
-    const char *folder = new_folder();
-    char path[5000];
-    tt_vault_info *list;
-    tt_vault *v, *w;
-    tt_bytes a, b;
-    int count;
-
-    snprintf(path, sizeof path, "%s/slot-0", folder);
-    EXPECT_OK(tt_vault_open(folder, 0, KEY, HALF, 0, &w));
-    commit(w, 1);
-    tt_vault_close(w);
-    EXPECT_OK(tt_file_read(path, 0, &a));
-    EXPECT_OK(tt_vault_prepare(folder, 0, KEY, HALF, &v));
-    EXPECT_OK(tt_vault_list(folder, &list, &count));
-    EXPECT(count == 1 && !list->taken);
-    free(list);
-    EXPECT_OK(tt_file_read(path, 0, &b));
-    EXPECT(a.size == b.size && !memcmp(a.data, b.data, a.size));
-    tt_file_release(&a);
-    tt_file_release(&b);
-    EXPECT_OK(tt_vault_open(folder, 0, KEY, HALF, 0, &w));
-    commit(w, 2);
-    EXPECT(is_described(tt_vault_look(v, tt_vault_current(v)), 2));
-    tt_vault_close(v);
-    expect_halves(w, 2, 1); /* nor does who goes away take anything along */
-    EXPECT_ERR(TT_EPEER, tt_vault_open(folder, 0, KEY, HALF, 0, &v));
-    tt_vault_close(w);
-}
-
-/* Prepares, has a child, takes; the child stays. */
-static void take_with_a_child(void *arg)
-{
-    const part *p = arg;
-    tt_vault *v;
-    pid_t id;
-
-    MUST(!tt_vault_prepare(p->folder, 0, KEY, HALF, &v) && tt_vault_data(v, 0));
-    if (!(id = fork())) {
-        MUST(!tt_vault_data(v, 0) && tt_vault_current(v) == -1);
-        alarm(20);
-        for (;;) pause();
-    }
-    MUST(!tt_vault_take(v, 0));
-    MUST(write(p->tell, &id, sizeof id) == sizeof id);
-    for (;;) pause();
-}
-
-TT_TEST(vault, a_child_of_who_stood_by_does_not_hold_its_slot)
-{
-    part p = {.folder = new_folder()};
-    int pipes[2];
-    pid_t pid, child;
-    tt_vault *v;
-    tt_err err;
-
-    EXPECT(!pipe(pipes));
-    EXPECT_OK(tt_vault_open(p.folder, 0, KEY, HALF, 0, &v));
-    tt_vault_close(v);
-    p.tell = pipes[1];
-    pid = spawn(take_with_a_child, &p);
-    EXPECT(told_all(pipes[0], &child, sizeof child, 20000));
-    EXPECT_ERR(TT_EPEER, tt_vault_open(p.folder, 0, KEY, HALF, 0, &v));
-    end(pid);
-    err = tt_vault_open(p.folder, 0, KEY, HALF, 2, &v);
-    EXPECT(!kill(child, SIGKILL));
-    EXPECT_OK(err);
-    tt_vault_close(v);
-    close(pipes[0]);
-    close(pipes[1]);
-}
-
-/* Stands by, takes over, commits a few, and is killed by who comes next: as workers do. */
+/* Waits, takes over, commits a few, and is killed by who comes next: as workers do. */
 static void relieve(void *arg)
 {
     const part *p = arg;
     tt_vault *v;
     int64_t step;
 
-    MUST(!tt_vault_prepare(p->folder, 0, KEY, HALF, &v));
     MUST(write(p->tell, "", 1) == 1);
-    MUST(!tt_vault_take(v, 20));
+    MUST(!tt_vault_open(p->folder, 0, KEY, HALF, 20, &v));
     step = tt_vault_current(v) < 0 ? 0 : tt_vault_look(v, tt_vault_current(v))->label.step + 1;
     for (;; step++) commit(v, step);
 }
@@ -529,7 +337,8 @@ TT_TEST(vault, who_takes_over_from_the_killed_has_the_last_commit)
     pid = spawn(relieve, &p);
     EXPECT(told(pipes[0], 20000));
     for (int i = 0; i < 100; i++) {
-        tt_vault *v;
+        tt_vault_info *list;
+        int count;
         float r[4];
         tt_uniform4(1, 4, (uint64_t)i, r);
         next = spawn(relieve, &p);
@@ -541,13 +350,13 @@ TT_TEST(vault, who_takes_over_from_the_killed_has_the_last_commit)
         } else {
             end(pid);
         }
-        EXPECT_OK(tt_vault_prepare(p.folder, 0, KEY, HALF, &v));
-        if (tt_vault_current(v) >= 0) {
-            int64_t step = tt_vault_look(v, tt_vault_current(v))->label.step;
+        EXPECT_OK(tt_vault_list(p.folder, &list, &count));
+        if (count && list->current >= 0) {
+            int64_t step = list->half[list->current].label.step;
             EXPECT(step == -1 || step >= last);
             if (step >= 0) last = step;
         }
-        tt_vault_close(v);
+        free(list);
         pid = next;
     }
     end(pid);

@@ -418,17 +418,6 @@ TT_TEST(vault, another_key_or_size_begins_empty)
 
 enum { ROUNDS = 25, CROWD = 4 };
 
-/* In one go, or in two with something between. */
-static tt_err open_somehow(const part *p, int round, tt_vault **out)
-{
-    tt_err err;
-
-    if (round % 2) return tt_vault_open(p->folder, 0, p->key, p->bytes, 60, out);
-    if ((err = tt_vault_prepare(p->folder, 0, p->key, p->bytes, out))) return err;
-    sched_yield();
-    return tt_vault_take(*out, 60);
-}
-
 static void count_up(void *arg)
 {
     const part *p = arg;
@@ -436,7 +425,7 @@ static void count_up(void *arg)
 
     for (int i = 0; i < ROUNDS; i++) {
         int c;
-        MUST(!open_somehow(p, i, &v));
+        MUST(!tt_vault_open(p->folder, 0, p->key, p->bytes, 60, &v));
         c = tt_vault_current(v);
         MUST(c < 0 || is_whole(tt_vault_data(v, c), tt_vault_look(v, c)->label.step));
         commit(v, c < 0 ? 1 : tt_vault_look(v, c)->label.step + 1);
@@ -475,7 +464,7 @@ static void quarrel(void *arg)
 
     for (int i = 0; i < ROUNDS; i++) {
         int fd;
-        MUST(!open_somehow(p, i, &v));
+        MUST(!tt_vault_open(p->folder, 0, p->key, p->bytes, 60, &v));
         fd = open("inside", O_CREAT | O_EXCL | O_RDWR, 0600);
         MUST(fd >= 0);
         close(fd);

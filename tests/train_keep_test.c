@@ -1,7 +1,7 @@
 /* Worlds that come and go: each goes on from what the one before has left in the vault. */
 #include <unistd.h>
 
-#include "store/vault.h"
+#include "store/vault_inner.h"
 #include "train_together.h"
 
 /* The last step that counted as committed, as ranks tell the supervisor. */
@@ -37,10 +37,9 @@ static tt_train_told told_after(uint32_t generation, const together *before)
     return (tt_train_told){generation, true, {last, generation - 1}, "lost"};
 }
 
-/* A host is gone, with all that it had in memory. */
-static void lose_host(const char *run, int host)
+static void vault_of(const char *run, int host, char folder[4096])
 {
-    char path[256], folder[4096];
+    char path[256];
     bool on_disk;
     tt_bytes id;
 
@@ -49,6 +48,14 @@ static void lose_host(const char *run, int host)
     snprintf(path, sizeof path, "%.32s-sim%d", (const char *)id.data, host);
     tt_file_release(&id);
     EXPECT_OK(tt_vault_folder(path, 1, NULL, folder, &on_disk));
+}
+
+/* A host is gone, with all that it had in memory. */
+static void lose_host(const char *run, int host)
+{
+    char folder[4096];
+
+    vault_of(run, host, folder);
     EXPECT_OK(tt_vault_remove(folder));
 }
 
@@ -87,6 +94,65 @@ TT_TEST(keep, so_they_do_where_the_state_is_in_parts)
 {
     expect_same("shard", "parallel.aggregate=shard");
     expect_same("chief", "parallel.aggregate=chief");
+}
+
+/* Writes to the head of a slot, as another version of the program may have. */
+static void rewrite_slot(const char *run, int slot, size_t at, const void *bytes, size_t size)
+{
+    char folder[4096], path[4200];
+    FILE *f;
+
+    vault_of(run, 0, folder);
+    snprintf(path, sizeof path, "%s/slot-%d", folder, slot);
+    EXPECT((f = fopen(path, "r+e")) && !fseek(f, (long)at, SEEK_SET) &&
+           fwrite(bytes, size, 1, f) == 1);
+    EXPECT(!fclose(f));
+}
+
+TT_TEST(keep, what_another_version_has_left_is_not_passed_over_in_silence)
+{
+    together x;
+
+    world_of("old", 1, 2, NULL, 5, exact);
+    for (int slot = 0; slot < 2; slot++) rewrite_slot("old", slot, 7, "1", 1); /* "ttvault1" */
+    x = world_of("old", 2, 2, NULL, 3, exact);
+    EXPECT(x.found.disk);
+    EXPECT_INT(1, count_text("old/log.txt", "slot 0 and 1 more of /dev/shm/"));
+    EXPECT_INT(1, count_text("old/log.txt", "is of another version of tutti, and this is tutti"));
+    /* One that has other notes, and says which it is. */
+    uint32_t size = 12;
+    for (int slot = 0; slot < 2; slot++)
+        for (int k = 0; k < 4; k++)
+            rewrite_slot("old", slot, offsetof(vault_head, note) + (size_t)k * sizeof(vault_note),
+                         &size, 4);
+    for (int slot = 0; slot < 2; slot++)
+        rewrite_slot("old", slot, offsetof(vault_head, version), "0.0.7", 6);
+    x = world_of("old", 3, 2, NULL, 5, exact);
+    EXPECT(x.found.disk);
+    EXPECT_INT(1, count_text("old/log.txt", "is of tutti 0.0.7, and this is tutti"));
+    x = world_of("old", 4, 2, NULL, 0, "parallel.exact=true; train.optimizer={sgd: {lr: 0.1}}");
+    EXPECT(x.found.disk);
+    EXPECT_INT(1, count_text("old/log.txt", "is of a job with another model, optimiser"));
+}
+
+/* Who ended it may have been killed before it told anybody: between the commit and that are a few
+ * instructions, and a thread that sends. */
+TT_TEST(keep, the_end_of_an_epoch_is_told_again_by_the_next_world)
+{
+    together x = world_of("epoch", 1, 2, NULL, 9, exact);
+
+    EXPECT_INT(1, x.epochs); /* of 9 steps */
+    x = world_of("epoch", 2, 2, NULL, 11, exact);
+    EXPECT_INT(9, x.found.label.step);
+    EXPECT_INT(1, x.epochs); /* the first again */
+    x = world_of("epoch", 3, 3, NULL, 17, exact);
+    EXPECT_INT(1, x.epochs);
+    x = world_of("epoch", 4, 1, NULL, 18, exact); /* the first again, and the second */
+    EXPECT_INT(2, x.epochs);
+    EXPECT_INT(2, x.whole);
+    x = world_of("epoch", 5, 3, NULL, 0, exact);
+    EXPECT_INT(2, x.epochs);
+    EXPECT_INT(2, x.whole);
 }
 
 TT_TEST(keep, a_host_without_a_copy_gets_one)

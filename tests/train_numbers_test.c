@@ -1,6 +1,8 @@
 /* Wrong numbers: bits that change, and numbers that are none. They are found in the step in which
  * they matter, named, and come to nothing. */
 #include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "store/vault.h"
 #include "train_together.h"
@@ -200,15 +202,33 @@ static void make_rows(void)
 typedef struct nan_trial {
     const char *changes, *folder; /* NULL: no files */
     bool keep, resume;
+    bool spoil; /* the metrics cannot be written from before the first rollback until after it */
     uint32_t generation;
     int mend_after; /* so many rollbacks; 0: never */
     int64_t until;
     tt_err err;
     char message[1024], sha[65], numbers[1024];
+    char trouble[1024]; /* told with the first step after that */
     int skips, backs;
     int64_t steps, back_to;
     uint64_t samples, sum;
 } nan_trial;
+
+/* Something else has the name of the metrics, and then no more. */
+static void spoil_metrics(nan_trial *x, const tt_progress *p)
+{
+    char path[256], away[256];
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", x->folder);
+    snprintf(away, sizeof away, "%s/away", x->folder);
+    if (p->step == 1 && !x->backs) {
+        EXPECT(!rename(path, away) && !mkdir(path, 0700));
+    } else if (x->backs && !*x->trouble && !p->attempt) {
+        snprintf(x->trouble, sizeof x->trouble, "%s", p->save_trouble ? p->save_trouble : "none");
+        EXPECT(!rmdir(path) && !rename(away, path));
+        usleep(1100 * 1000); /* it is tried once a second */
+    }
+}
 
 static tt_err nan_rank(tt_world *w, void *arg)
 {
@@ -246,7 +266,8 @@ static tt_err nan_rank(tt_world *w, void *arg)
         x->skips += p.numbers && !p.attempt;
         x->backs += p.attempt > 0;
         if (p.attempt) x->back_to = p.step;
-        if (p.epoch_samples) x->samples = p.witness_count, x->sum = p.witness_sum;
+        if (p.ended.samples) x->samples = p.ended.count, x->sum = p.ended.sum;
+        if (x->spoil) spoil_metrics(x, &p);
     }
     const tt_param *params = tt_model_params(tt_train_model(t), &count);
     if (!w->rank) {
@@ -337,6 +358,35 @@ TT_TEST(numbers, going_back_takes_another_order_and_every_sample_once)
     EXPECT_INT(ROWS, a.samples);
     EXPECT(strstr(a.numbers, "goes back to step") != NULL);
     EXPECT_STR(a.sha, b.sha); /* as exact as all else */
+}
+
+/* How many lines of the metrics are of this step, of training. */
+static int lines_of(const char *path, int step)
+{
+    char text[64];
+
+    snprintf(text, sizeof text, "\"step\":%d,\"split\":\"train\"", step);
+    return count_text(path, text);
+}
+
+TT_TEST(numbers, going_back_needs_no_disk)
+{
+    static const char back[] = "parallel.exact=true; parallel.grains=8; train.on_nan=rollback; "
+                               "train.log_every=1; checkpoint.every=never";
+    nan_trial a = nan_run(2, NULL, (nan_trial){.changes = back, .folder = "a", .mend_after = 1}),
+              b = nan_run(
+                  2, NULL,
+                  (nan_trial){.changes = back, .folder = "b", .mend_after = 1, .spoil = true});
+
+    EXPECT_INT(0, b.err);
+    EXPECT_INT(1, b.backs);
+    EXPECT_STR(a.sha, b.sha);
+    EXPECT(strstr(b.trouble, "metrics are lost") != NULL);
+    /* The rollback and the first step after it could not be written; what was before it is gone. */
+    EXPECT_INT(1, count_text("b/log.txt", "2 lines of metrics.jsonl are lost"));
+    EXPECT_INT(1, lines_of("a/metrics.jsonl", 1));
+    EXPECT_INT(0, lines_of("b/metrics.jsonl", 1));
+    for (int step = 2; step <= 27; step++) EXPECT_INT(1, lines_of("b/metrics.jsonl", step));
 }
 
 TT_TEST(numbers, going_back_in_vain_ends)

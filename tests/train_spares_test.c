@@ -35,6 +35,50 @@ TT_TEST(spares, without_them_the_bits_are_others)
     EXPECT(strcmp(two.sha, three.sha));
 }
 
+/* Units of rank 1, as rank 0 sees them from step to step. */
+typedef struct moving {
+    together t;
+    int least, most, spare;
+} moving;
+
+static tt_err watch_units(tt_world *w, void *arg)
+{
+    moving *x = arg;
+    tt_train_opts o = {.no_files = true, .workers = 2, .world = w, .threads = 1};
+    tt_trainer *t = NULL;
+    tt_progress p = {0};
+
+    TRY(tt_tree_parse("job", job_text, strlen(job_text), &o.job));
+    TRY(change(o.job, x->t.changes));
+    TRY(tt_train_open(&o, &t));
+    while (!p.end) {
+        const tt_rank_times *times = tt_train_times(t);
+        TRY(tt_train_step(t, &p));
+        if (w->rank || p.step < 3) continue;
+        if (times[1].units < x->least) x->least = times[1].units;
+        if (times[1].units > x->most) x->most = times[1].units;
+        x->spare += times[2].units + times[3].units;
+    }
+    TRY(tt_train_compare(t));
+    tt_train_close(t);
+    tt_tree_close(o.job);
+    return TT_OK;
+}
+
+TT_TEST(spares, grains_move_between_hosts_that_have_some)
+{
+    static const char any[] = "parallel.exact=true; parallel.grains=8; parallel.balance=random";
+    static const int hosts[] = {0, 1, 0, 1}; /* of each one works, and one is a spare */
+    together alone = run_with(1, 0, apart, "parallel.exact=true; parallel.grains=8"),
+             four = run_with(4, 2, hosts, any);
+    moving x = {.t = {.changes = any}, .least = 8};
+
+    EXPECT_STR(alone.sha, four.sha);
+    EXPECT_OK(tt_sim_run(4, hosts, 30, watch_units, &x));
+    EXPECT(x.least < 4 && x.most > 4);
+    EXPECT_INT(0, x.spare);
+}
+
 TT_TEST(spares, they_hold_pieces_of_a_sharded_state)
 {
     together alone = run_with(1, 0, apart, "parallel.exact=true; parallel.grains=8"),

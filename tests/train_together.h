@@ -46,6 +46,15 @@ static inline tt_err change(tt_tree *job, const char *changes)
     return TT_OK;
 }
 
+static inline void count_epoch(together *x, const tt_epoch *e)
+{
+    tt_witness all = tt_witness_whole(e->samples);
+
+    if (!e->samples) return;
+    x->epochs++;
+    x->whole += e->sum == all.sum && e->count == all.count;
+}
+
 static inline tt_err train_rank(tt_world *w, void *arg)
 {
     together *x = arg;
@@ -70,11 +79,8 @@ static inline tt_err train_rank(tt_world *w, void *arg)
         if (x->before) x->before(w, p.step);
         if ((err = tt_train_step(t, &p))) goto out;
         if (!w->rank && p.step <= STEPS) x->loss[p.step - 1] = p.loss;
-        if (!w->rank && p.epoch_end && p.epoch_samples) {
-            tt_witness all = tt_witness_whole(p.epoch_samples);
-            x->epochs++;
-            x->whole += p.witness_sum == all.sum && p.witness_count == all.count;
-        }
+        if (!w->rank) count_epoch(x, &p.before);
+        if (!w->rank && p.epoch_end) count_epoch(x, &p.ended);
         if (p.step - tt_train_first_step(t) > 3) counted_s += p.step_s;
     }
     x->ended[w->rank] = p.step;

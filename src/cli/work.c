@@ -72,6 +72,16 @@ static void tell_start(listener *l, tt_trainer *t, tt_tree *job)
     l->display = cli_display_open(l->mode, l->start);
 }
 
+/* The supervisor knows which it has heard of. */
+static void tell_epoch(listener *l, const tt_epoch *e)
+{
+    if (e->samples)
+        tt_pulse_tell(l->pulse,
+                      json_pack("{s:s, s:I, s:I, s:I, s:I}", "event", "epoch", "epoch",
+                                (json_int_t)e->number, "samples", (json_int_t)e->samples, "sum",
+                                (json_int_t)e->sum, "count", (json_int_t)e->count));
+}
+
 static void tell_step(listener *l, tt_trainer *t, const tt_progress *p)
 {
     const tt_rank_times *times = tt_train_times(t);
@@ -83,12 +93,8 @@ static void tell_step(listener *l, tt_trainer *t, const tt_progress *p)
         cli_display_step(l->display, p, times, ranks);
         return;
     }
-    if (p->epoch_samples)
-        tt_pulse_tell(l->pulse,
-                      json_pack("{s:s, s:I, s:I, s:I, s:I}", "event", "epoch", "epoch",
-                                (json_int_t)p->epoch_number, "samples",
-                                (json_int_t)p->epoch_samples, "sum", (json_int_t)p->witness_sum,
-                                "count", (json_int_t)p->witness_count));
+    tell_epoch(l, &p->before);
+    tell_epoch(l, &p->ended);
     if (now - l->sent >= 0.1 || p->validated || p->epoch_end || p->end || p->saved || p->stopped ||
         p->left) {
         tt_pulse_tell(l->pulse, cli_step_pack(p, times, ranks));

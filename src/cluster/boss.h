@@ -37,7 +37,9 @@ typedef struct world {
     int keeper; /* a pidfd: readable when it ends */
     member *member;
     int members, workers, generation;
-    bool found;        /* it has told from where it goes on      */
+    double went;       /* when it had GO                         */
+    bool found;        /* it has told from where it goes on: ... */
+    int64_t from;      /* ... this step                          */
     bool yields;       /* it was told to make room               */
     double kill_at;    /* 0: not; else when, for one that tells its stacks first */
     bool killed, left; /* left: nothing of it is here any more  */

@@ -52,6 +52,7 @@ static void hear_found(tt_supervisor *s, world *w, const json_t *o)
 
     if (w != boss_active(s) || w->killed || w->found) return;
     w->found = true;
+    w->from = r.step;
     if (json_is_true(json_object_get(o, "lost")) && s->book.ledger.committed) {
         tt_record lost = r;
         lost.kind = TT_REC_LOST;
@@ -87,7 +88,8 @@ static void hear_epoch(tt_supervisor *s, const world *w, const json_t *o)
                    .witness = {(uint64_t)json_integer_value(json_object_get(o, "sum")),
                                (uint64_t)json_integer_value(json_object_get(o, "count"))}};
 
-    if (w->generation && w->found && !w->killed) boss_record(s, &r, false);
+    if (!w->generation || !w->found || w->killed) return;
+    if (!tt_ledger_has(&s->book.ledger, &r)) boss_record(s, &r, false);
 }
 
 /* ---- what is heard ---- */

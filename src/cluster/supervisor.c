@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum { TURN_MS = 50, POLLS = 512 };
-static const double ALIVE_S = 0.25, STACK_S = 0.3, TOLD_S = 1, PART_S = 2;
+static const double ALIVE_S = 0.25, STACK_S = 0.3, TOLD_S = 1, PART_S = 2, TAKE_OVER_S = 1;
 static const double LEASE_MARGIN_S = 0.5; /* for workers that look at their clock late */
 
 /* ---- the helm ---- */
@@ -301,14 +301,28 @@ static void start_world(tt_supervisor *s, int id)
     *w = (world){.id = id, .keeper = -1};
 }
 
+/* A world that has just taken over has the CPUs for itself until its first step is committed: to
+ * start the next one costs about as much as that, and where there are few CPUs, as much time. */
+static bool takes_over(tt_supervisor *s)
+{
+    const world *w = boss_active(s);
+    bool stepped = w && w->found && w->member;
+
+    if (!w || w->killed || tt_clock_s() - w->went > TAKE_OVER_S) return false;
+    for (int i = 0; stepped && i < w->members; i++) stepped = w->member[i].kept > w->from;
+    return !stepped;
+}
+
 /* A world that is to follow one that has just begun waits for it to say what it is: the job as it
  * was resolved is in the run folder then. */
 static void launch_started(tt_supervisor *s)
 {
+    bool wait = boss_active(s) && (!s->began || takes_over(s));
+
     for (int i = 0; i < TT_WORLDS_MOST; i++) {
         world *w = &s->world[i];
         int id = w->id;
-        if (!id || w->launched || (!s->began && boss_active(s))) continue;
+        if (!id || w->launched || wait) continue;
         if (!launch_world(s, w)) continue;
         boss_keep(s, tt_message());
         tt_warn("%s", tt_message());
@@ -330,6 +344,7 @@ static void give_go(tt_supervisor *s, world *w, int generation)
                       "attempt", (json_int_t)k->told.label.attempt, "step",
                       (json_int_t)k->told.label.step, "by", (json_int_t)k->told.by));
     w->generation = generation;
+    w->went = tt_clock_s();
     tt_record r = {.kind = TT_REC_GO, .generation = (uint32_t)generation, .workers = w->workers};
     snprintf(r.why, sizeof r.why, "%.*s", (int)sizeof r.why - 1, s->why);
     boss_record(s, &r, false);

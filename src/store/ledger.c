@@ -13,12 +13,6 @@ void tt_witness_add(tt_witness *w, uint64_t from, uint64_t count)
     w->count += count;
 }
 
-void tt_witness_join(tt_witness *w, const tt_witness *other)
-{
-    w->sum += other->sum;
-    w->count += other->count;
-}
-
 tt_witness tt_witness_whole(uint64_t count)
 {
     tt_witness w = {0};
@@ -263,6 +257,12 @@ static const char *take_told(tt_ledger *l, const tt_record *r)
         return violated(l, "generation %u: step %lld was committed after step %lld", r->generation,
                         (long long)r->step, (long long)before);
     return NULL;
+}
+
+bool tt_ledger_has(const tt_ledger *l, const tt_record *r)
+{
+    return l->epochs && l->epoch == r->epoch &&
+           !memcmp(&l->witness, &r->witness, sizeof l->witness);
 }
 
 static const char *take_epoch(tt_ledger *l, const tt_record *r)

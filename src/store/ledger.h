@@ -23,7 +23,6 @@ typedef struct tt_witness { /* zeroed: of no samples. Part of the state: committ
     uint64_t count;
 } tt_witness;
 void tt_witness_add(tt_witness *w, uint64_t from, uint64_t count); /* samples from, from + 1 ... */
-void tt_witness_join(tt_witness *w, const tt_witness *other);      /* of another rank */
 /* That of samples 0 .. count - 1, each once. */
 tt_witness tt_witness_whole(uint64_t count);
 
@@ -78,6 +77,9 @@ typedef struct tt_ledger { /* zero it to start */
 /* Takes the next record. NULL if all is well; else what is violated, valid until the next call. The
  * record counts all the same, so that one mistake is told once. */
 const char *tt_ledger_take(tt_ledger *l, const tt_record *r);
+/* Has it this record of an epoch already, in this line of history? A world tells again what the one
+ * before may have told. */
+bool tt_ledger_has(const tt_ledger *l, const tt_record *r);
 /* Takes all of a file, from a zeroed judge or one that has read what was before. Other people's
  * lines are passed over; a torn last line never counted. TT_EFORMAT names the line that is damaged;
  * what is violated is in l->what. */

@@ -13,11 +13,7 @@
  *
  * The mapping is made from the descriptor that is locked, then or later, so it holds the lock as
  * well: the kernel cannot drop that before the last page of the mapping is gone. A fork would share
- * both with the child, which might outlive us: it gets neither.
- *
- * To prepare is all that needs no lock: to map the file that has the name and to fill the page
- * tables, which changes nothing in it. If it has lost the name when its lock is there, this was in
- * vain. */
+ * both with the child, which might outlive us: it gets neither. */
 #define _GNU_SOURCE
 #include "vault_inner.h"
 
@@ -58,7 +54,6 @@ struct tt_vault {
     size_t room;
     bool in_memory;      /* or on a disk */
     bool ours;           /* its lock is  */
-    bool lazy;           /* pages of a slot that is there come when they are touched */
     int next;            /* the half that was begun; -1: none */
     tt_vault_half *half; /* (2) what look tells */
     tt_vault *other;     /* the list of all there are in this process */
@@ -261,11 +256,6 @@ static void populate(tt_vault *v, size_t at, size_t n)
     if (v->in_memory) madvise((char *)v->head + at, n, MADV_POPULATE_WRITE);
 }
 
-static void populate_old(tt_vault *v)
-{
-    if (!v->lazy) populate(v, 0, v->slot.size);
-}
-
 /* All of the file's memory, so that no store can find that there is none. Through the mapping
  * first: only so may pages be huge, and it is one pass instead of two. Its failures are left to
  * fallocate to tell. */
@@ -304,18 +294,6 @@ void tt_vault_boot(char out[40])
 
 /* ---- taking a slot ---- */
 
-/* What is in the file now. -1: nothing, or it cannot be read. */
-static int look_now(const tt_vault *v)
-{
-    struct stat st;
-    vault_head h;
-
-    if (v->lock >= 0 && !fstat(v->lock, &st) && tt_vault_head_read(v->lock, &st, &h))
-        return tt_vault_halves(&h, v->half);
-    v->half[0] = v->half[1] = (tt_vault_half){.label.step = -1};
-    return -1;
-}
-
 /* The file that is open: is it what is asked for? Then what is in it is the state. */
 static bool fits(tt_vault *v)
 {
@@ -334,17 +312,10 @@ static tt_err take_old(tt_vault *v, bool *done)
     const slot *s = &v->slot;
     tt_err err = TT_OK;
 
-    if (v->head && !tt_vault_lock(v->lock, LOCK_EX, s->until_s)) return not_locked(v, errno);
-    if (v->head && !tt_vault_is_named(s->dir, s->name, v->lock)) unmap(v); /* it is another now */
-    if (!v->head && (err = lock_name(v, s->name, 0))) return err;
-    if (v->lock < 0) return TT_OK;
+    if ((err = lock_name(v, s->name, 0)) || v->lock < 0) return err;
     if (fits(v)) {
-        if (!v->head) {
-            if ((err = map_file(v))) return err;
-            populate_old(v);
-        }
-        *done = true;
-        return TT_OK;
+        if (!(err = map_file(v))) *done = true;
+        return err;
     }
     tt_info("slot %d of %s holds something else: it is made new", s->number, s->folder);
     /* Before there is a new one, since there may be no room for both. */
@@ -370,6 +341,7 @@ static tt_err fill_new(tt_vault *v)
     h->key = s->key;
     h->bytes = s->bytes;
     tt_vault_boot(h->boot);
+    snprintf(h->version, sizeof h->version, "%s", TT_VERSION);
     atomic_store(&h->magic, VAULT_MAGIC);
     if (renameat(s->dir, s->fresh, s->dir, s->name)) return no_room(s, errno);
     return TT_OK;
@@ -449,82 +421,37 @@ static tt_err new_vault(const char *folder, int number, uint64_t key, size_t byt
     return TT_OK;
 }
 
-static tt_err open_dir(tt_vault *v)
-{
-    tt_err err = tt_vault_dir(v->slot.folder, &v->slot.dir);
-
-    if (!err) v->in_memory = tt_vault_on_tmpfs(v->slot.dir);
-    return err;
-}
-
 static void close_dir(tt_vault *v)
 {
     if (v->slot.dir >= 0) close(v->slot.dir);
     v->slot.dir = -1;
 }
 
-static tt_err prepare(const char *folder, int number, uint64_t key, size_t bytes, bool lazy,
-                      tt_vault **out)
-{
-    tt_vault *v;
-    tt_err err;
-
-    if ((err = new_vault(folder, number, key, bytes, out))) return err;
-    v = *out;
-    v->lazy = lazy;
-    if ((err = open_dir(v))) goto fail;
-    if (open_listed(v, v->slot.name, 0) >= 0 && fits(v)) {
-        if ((err = map_file(v))) goto fail;
-        populate_old(v);
-    } else { /* what it should be, and who may make it so, is settled when it is taken */
-        unmap(v);
-    }
-    close_dir(v);
-    return TT_OK;
-fail:
-    tt_vault_close(v);
-    *out = NULL;
-    return err;
-}
-
-tt_err tt_vault_prepare(const char *folder, int number, uint64_t key, size_t bytes, tt_vault **out)
-{
-    return prepare(folder, number, key, bytes, false, out);
-}
-
-tt_err tt_vault_take(tt_vault *v, double wait_s)
+static tt_err take_slot(tt_vault *v, double wait_s)
 {
     bool done = false;
     tt_err err;
 
-    TT_ASSERT(!v->ours);
     v->slot.wait_s = wait_s;
     v->slot.until_s = tt_clock_s() + (wait_s > VAULT_GRACE_S ? wait_s : VAULT_GRACE_S);
-    if ((err = open_dir(v))) goto out;
+    if ((err = tt_vault_dir(v->slot.folder, &v->slot.dir))) return err;
+    v->in_memory = tt_vault_on_tmpfs(v->slot.dir);
     while (!done) {
-        if ((err = take_old(v, &done))) goto out;
-        if (!done && (err = make_new(v, &done))) goto out;
+        if ((err = take_old(v, &done))) return err;
+        if (!done && (err = make_new(v, &done))) return err;
     }
-    err = enter(v);
-    TT_FAILPOINT("vault.taken");
-out:
+    if ((err = enter(v))) return err;
     close_dir(v);
-    if (!err) return TT_OK;
-    if (v->fd >= 0) close(v->fd);
-    v->fd = -1;
-    if (v->head) /* what is mapped stays so for the next time, but not the lock */
-        flock(v->lock, LOCK_UN);
-    else
-        unmap(v);
-    return err;
+    TT_FAILPOINT("vault.taken");
+    return TT_OK;
 }
 
 tt_err tt_vault_open(const char *folder, int number, uint64_t key, size_t bytes, double wait_s,
                      tt_vault **out)
 {
-    tt_err err = prepare(folder, number, key, bytes, true, out);
+    tt_err err = new_vault(folder, number, key, bytes, out);
 
-    if (err || !(err = tt_vault_take(*out, wait_s))) return err;
+    if (err || !(err = take_slot(*out, wait_s))) return err;
     tt_vault_close(*out);
     *out = NULL;
     return err;
@@ -569,13 +496,12 @@ void *tt_vault_data(const tt_vault *v, int half)
 
 int tt_vault_current(const tt_vault *v)
 {
-    return v->ours ? tt_commit_current(&v->head->commit) : look_now(v);
+    return v->ours ? tt_commit_current(&v->head->commit) : -1;
 }
 
 const tt_vault_half *tt_vault_look(const tt_vault *v, int half)
 {
     TT_ASSERT(half == 0 || half == 1);
-    if (!v->ours) look_now(v);
     return &v->half[half];
 }
 

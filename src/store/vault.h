@@ -18,7 +18,7 @@
 
 #include "commit.h"
 
-enum { TT_VAULT_NOTE = 1024 };
+enum { TT_VAULT_NOTE = 1024, TT_VAULT_VERSION = 24 };
 
 /* What is known of a half. label.step -1: nothing in it, or it is being written. */
 typedef struct tt_vault_half {
@@ -51,14 +51,6 @@ typedef struct tt_vault tt_vault;
  * nor the mapping (tt_vault_data is NULL there), and tt_vault_close is all it may call. */
 tt_err tt_vault_open(const char *folder, int slot, uint64_t key, size_t bytes, double wait_s,
                      tt_vault **out);
-/* The same in two parts, for who stands by. What takes time (of a large slot, giving the process
- * its pages) is done while another still has the slot, if it is there with that key and size: */
-tt_err tt_vault_prepare(const char *folder, int slot, uint64_t key, size_t bytes, tt_vault **out);
-/* ... and the slot is taken when it is free, as tt_vault_open does: made new if it was not there,
- * or is another file by now. Until then the vault is for reading: tt_vault_data (NULL if the slot
- * was not there), tt_vault_current and tt_vault_look, which tell what is so at that moment. After
- * an error, such as TT_EPEER, it may be called again. */
-tt_err tt_vault_take(tt_vault *v, double wait_s);
 /* The file, to share its mapping with others: it does not carry the lock, whoever keeps it. What
  * is mapped from it stays valid, whatever becomes of the slot. Closed by tt_vault_close. */
 int tt_vault_fd(const tt_vault *v);
@@ -95,6 +87,8 @@ typedef struct tt_vault_info {
     size_t bytes;
     int current;
     tt_vault_half half[2]; /* those of other keys too */
+    bool foreign; /* of a version of the program that lays out slots otherwise: nothing is known */
+    char version[TT_VAULT_VERSION]; /* of who made it; "": not told */
 } tt_vault_info;
 /* Sorted by slot. A damaged or half-made file is left out, and one on disk that is older than the
  * machine's last start. free() the array. */
@@ -126,7 +120,7 @@ tt_err tt_vault_remove(const char *folder);
 typedef struct tt_vault_left {
     char folder[4096], run[4096]; /* run: as given to tt_vault_folder; empty if unknown */
     uint64_t bytes;
-    double changed; /* when a slot was last made, prepared or taken, seconds since 1970 */
+    double changed; /* when a slot was last made or taken, seconds since 1970 */
 } tt_vault_left;
 tt_err tt_vault_leftovers(const char *spare, tt_vault_left **out, int *count);
 

@@ -8,7 +8,8 @@
 
 _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "the commit word is shared between processes");
 
-#define VAULT_MAGIC 0x32746c7561767474ull /* "ttvault2", the last letter is the layout's number */
+#define VAULT_MAGIC 0x32746c7561767474ull /* "ttvault2", the last letter is the layout */
+#define VAULT_NAMED 0x00ffffffffffffffull /* the others */
 #define VAULT_SLOT  "slot-%d"
 #define VAULT_FRESH "slot-%d.new" /* one that is being made */
 
@@ -30,6 +31,7 @@ typedef struct vault_head {
     _Atomic int64_t pid; /* who has the lock, or had it when killed; 0: closed                */
     tt_commit_head commit;
     vault_note note[2][2]; /* (half, place) */
+    char version[TT_VAULT_VERSION];
 } vault_head;
 
 _Static_assert(sizeof(vault_head) <= VAULT_PAGE, "the halves begin at VAULT_PAGE");

@@ -298,7 +298,7 @@ bool tt_vault_head_read(int fd, const struct stat *st, vault_head *h)
 
     for (;;) {
         if (!read_at(fd, h, front, 0) || !read_commit(fd, &h->commit) ||
-            !read_at(fd, h->note, sizeof h->note, note) || !read_commit(fd, &again))
+            !read_at(fd, h->note, sizeof *h - note, note) || !read_commit(fd, &again))
             return false;
         if (!memcmp(&h->commit, &again, sizeof again)) break;
         if (!--tries) return false; /* none of ours can change that often */
@@ -335,6 +335,14 @@ static int by_slot(const void *a, const void *b)
     return (x->slot > y->slot) - (x->slot < y->slot);
 }
 
+static bool is_foreign(int fd)
+{
+    uint64_t magic;
+
+    return read_at(fd, &magic, sizeof magic, 0) && magic != VAULT_MAGIC &&
+           !((magic ^ VAULT_MAGIC) & VAULT_NAMED);
+}
+
 static bool read_slot(int dir, const char *name, tt_vault_info *out)
 {
     struct stat st;
@@ -344,7 +352,15 @@ static bool read_slot(int dir, const char *name, tt_vault_info *out)
 
     if (fd < 0) return false;
     ok = tt_vault_head_read(fd, &st, &h);
+    if (!ok && is_foreign(fd)) {
+        out->foreign = true;
+        out->current = -1;
+        out->half[0].label.step = out->half[1].label.step = -1;
+        close(fd);
+        return true;
+    }
     if (ok) {
+        snprintf(out->version, sizeof out->version, "%.*s", (int)sizeof h.version - 1, h.version);
         out->key = h.key;
         out->bytes = h.bytes;
         out->current = tt_vault_halves(&h, out->half);

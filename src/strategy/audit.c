@@ -257,8 +257,9 @@ void audit_own(tt_strategy *s, int u, float *grad)
     r->rank = s->world->rank;
 }
 
-/* A unit of another rank, from its samples on. */
-static tt_err run_again(tt_strategy *s, int u, uint64_t *hash)
+/* A unit of another rank, from its samples on. Within a step (`reduced` is not NULL) others may
+ * wait for what this rank has to do meanwhile. */
+static tt_err run_again(tt_strategy *s, int u, int *reduced, uint64_t *hash)
 {
     tt_run *run = tt_crew_run(s->crew, 0);
     const tt_batch *in;
@@ -269,13 +270,15 @@ static tt_err run_again(tt_strategy *s, int u, uint64_t *hash)
     unit_samples(s, u, &first, &count);
     if ((err = s->fetch(s->who, first, count, &in))) return err;
     tt_run_begin(run, TT_PASS_TRAIN, in, s->audit_grad, false, s->seed);
-    do tt_run_advance(run, &y);
-    while (y.kind != TT_PASS_DONE);
+    do {
+        tt_run_advance(run, &y);
+        if (reduced && y.kind == TT_GRAD_READY) look_in(s, 0, reduced);
+    } while (y.kind != TT_PASS_DONE);
     *hash = hash_grad(s, s->audit_grad);
     return TT_OK;
 }
 
-void audit_others(tt_strategy *s)
+void audit_others(tt_strategy *s, int *reduced)
 {
     row *told = rows_of(s) + s->nodes[s->node].places.a + s->local;
     int count = 0;
@@ -283,7 +286,7 @@ void audit_others(tt_strategy *s)
 
     for (int u = 0; u < s->units; u++) {
         if (s->auditor[u] != s->world->rank) continue;
-        if (!(err = run_again(s, u, &told->checks[count++]))) continue;
+        if (!(err = run_again(s, u, reduced, &told->checks[count++]))) continue;
         strategy_fail(s,
                       tt_context(err, "step %lld, audit of grain %d", (long long)s->step + 1, u));
         return;
@@ -314,5 +317,5 @@ tt_err tt_strategy_again(tt_strategy *s, int unit, uint64_t *hash)
 
     *hash = 0;
     if (s->quarters && w->peer[s->stats.doubt.rank[0]].host != w->host) return TT_OK;
-    return run_again(s, unit, hash);
+    return run_again(s, unit, NULL, hash);
 }

@@ -125,7 +125,7 @@ bool backup_left(const tt_strategy *s)
     return false;
 }
 
-backup *backup_next(tt_strategy *s, double patience_s)
+backup *backup_next(tt_strategy *s, double patience_s, double until)
 {
     for (int i = 0; i < s->backup_count; i++) {
         backup *b = &s->backups[i];
@@ -133,7 +133,7 @@ backup *backup_next(tt_strategy *s, double patience_s)
         if (b->helper != s->local || b->tried == s->turn || backup_provided(s, b)) continue;
         bool begun = atomic_load_explicit(&c->begun, memory_order_acquire) == s->turn;
         double since = (double)atomic_load(&c->since_us) * 1e-6;
-        if (begun && !(tt_clock_s() - since > patience_s)) continue;
+        if (begun ? !(tt_clock_s() - since > patience_s) : tt_clock_s() < until) continue;
         b->tried = s->turn;
         atomic_store(&c->helped, s->turn);
         return b;

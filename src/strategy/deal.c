@@ -189,34 +189,35 @@ static void count_buffers(tt_strategy *s)
 /* ---- Dealing anew ---- */
 
 /* Units of a host that has rows of its own stay there: it is a table for itself. Where none move
- * there are no tables, and it is only told who is slow. */
+ * there are no tables, and it is only told who is slow. Spares have no place: wherever they sit,
+ * nothing is dealt to them. */
 static void open_balance(tt_strategy *s)
 {
     const tt_peer *peer = s->world->peer;
-    int ranks = s->world->size, at = 0, *number = take((size_t)ranks, sizeof *number);
+    int ranks = s->world->size, places = 0, *number = take((size_t)ranks, sizeof *number);
 
     s->news = take((size_t)ranks, sizeof *s->news);
     s->pending = take((size_t)ranks, sizeof *s->pending);
     s->paces = take((size_t)ranks, sizeof *s->paces);
     s->places = take((size_t)ranks, sizeof *s->places);
-    for (int i = 0; i < ranks; i++) {
-        int rank = s->seats[at].rank;
-        s->places[i] = (rank_place){rank, {at, at + s->threads[rank]}};
-        number[i] = s->threads[rank];
-        at += s->threads[rank];
+    for (int at = 0; at < s->seat_count;) {
+        int rank = s->seats[at].rank, end = at + s->threads[rank];
+        if (!is_spare(s, at)) {
+            number[places] = s->threads[rank];
+            s->places[places++] = (rank_place){rank, {at, end}};
+        }
+        at = end;
     }
-    balance_open(&s->balance, ranks, number);
-    for (int i = 0; i < ranks; i++) {
+    balance_open(&s->balance, places, number);
+    for (int i = 0; i < places; i++) {
         range own = s->places[i].seats;
         number[i] = s->seats[own.b - 1].units.b - s->seats[own.a].units.a;
     }
-    for (int first = 0, end; first < ranks && moves(s); first = end) {
-        bool spare = is_spare(s, s->places[first].seats.a);
-        for (end = first + 1; end < ranks; end++)
-            if (is_spare(s, s->places[end].seats.a) != spare ||
-                (s->quarters && peer[s->places[end].rank].host != peer[s->places[first].rank].host))
+    for (int first = 0, end; first < places && moves(s); first = end) {
+        for (end = first + 1; end < places; end++)
+            if (s->quarters && peer[s->places[end].rank].host != peer[s->places[first].rank].host)
                 break;
-        if (!spare) balance_add(&s->balance, first, end, number + first);
+        balance_add(&s->balance, first, end, number + first);
     }
     free(number);
 }
@@ -293,6 +294,8 @@ void deal_again(tt_strategy *s)
         for (int i = t->first; i < t->end; at += b->ranks_at[i++].units)
             deal_range(s, s->places[i].seats, (range){at, at + b->ranks_at[i].units});
     }
+    for (int i = 1; i < s->seat_count; i++) /* the first is rank 0's, who is none */
+        if (is_spare(s, i)) s->seats[i].units.a = s->seats[i].units.b = s->seats[i - 1].units.b;
     settle_units(s);
     s->planned = false;
     tell_deal(s);

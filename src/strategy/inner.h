@@ -63,7 +63,7 @@ typedef struct seat {
     range units;
 } seat;
 
-typedef struct rank_place { /* of a rank, in the order of seats */
+typedef struct rank_place { /* of a rank that has work, in the order of seats */
     int rank;
     range seats;
 } rank_place;
@@ -326,7 +326,13 @@ static inline bool owns(const tt_strategy *s, int piece)
     return !sharded(s) || (s->piece_node[piece] == s->node && s->piece_column[piece] == s->local);
 }
 
-void begin_half(tt_strategy *s); /* replicate.c: the half that is not current is written to now */
+/* replicate.c */
+void begin_half(tt_strategy *s); /* the half that is not current is written to now */
+/* Between two layers: what has become possible meanwhile. *reduced: buckets of which this seat's
+ * share is summed. */
+void look_in(tt_strategy *s, int me, int *reduced);
+
+void strategy_refresh(tt_strategy *s); /* all threads make what is made of the weights */
 
 /* The first error of any thread ends the step for all of them. */
 void strategy_fail(tt_strategy *s, tt_err err);
@@ -413,8 +419,9 @@ bool backup_helped(const tt_strategy *s, const backup *b); /* the other has begu
 bool backup_provided(const tt_strategy *s, const backup *b);
 bool backup_take(const tt_strategy *s, const backup *b); /* false: another was first */
 bool backup_left(const tt_strategy *s); /* units that we may help with and nobody has provided */
-/* One of them to begin with now; NULL: none. Its owner has `patience_s` for it. */
-backup *backup_next(tt_strategy *s, double patience_s);
+/* One of them to begin with now; NULL: none. Its owner has `patience_s` for it, and until then to
+ * begin with it. */
+backup *backup_next(tt_strategy *s, double patience_s, double until);
 /* The terms of the node's sum, when all seats are ready; in `room` if they are not as planned. */
 const float *const *backup_terms(const tt_strategy *s, const float **room);
 
@@ -433,8 +440,9 @@ static inline bool is_audited(const tt_strategy *s, int u)
     return s->auditor && s->auditor[u] >= 0;
 }
 void audit_own(tt_strategy *s, int u, float *grad);
-void audit_others(tt_strategy *s);  /* thread 0: those of others that are ours to look at */
-bool audit_compare(tt_strategy *s); /* all have told: false if there is a doubt           */
+/* Thread 0: those of others that are ours to look at. `reduced`: as look_in takes it. */
+void audit_others(tt_strategy *s, int *reduced);
+bool audit_compare(tt_strategy *s); /* all have told: false if there is a doubt */
 /* TT_EPEER unless all are the same, in rank order; sets `odd`. */
 tt_err hash_compare(tt_strategy *s, const uint64_t *hash);
 

@@ -57,12 +57,6 @@ bool tt_strategy_probe(tt_strategy *s, tt_blame *out)
     return found;
 }
 
-static void refresh_member(void *arg, int me)
-{
-    tt_strategy *s = arg;
-    tt_model_refresh(s->model, me, tt_crew_size(s->crew));
-}
-
 void tt_strategy_skip(tt_strategy *s)
 {
     size_t flat = (size_t)s->size * sizeof(float);
@@ -73,5 +67,5 @@ void tt_strategy_skip(tt_strategy *s)
         memcpy(slot_at(s, i, !s->half), slot_at(s, i, s->half), flat);
     s->half = !s->half;
     tt_model_bind(s->model, w_at(s, s->local, s->half));
-    tt_team_run(tt_crew_team(s->crew), refresh_member, s);
+    strategy_refresh(s);
 }

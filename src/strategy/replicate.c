@@ -139,8 +139,7 @@ static tt_flag *not_ready(const tt_strategy *s, int index, int *local)
     return NULL;
 }
 
-/* What can be done between two layers. */
-static void look_in(tt_strategy *s, int me, int *reduced)
+void look_in(tt_strategy *s, int me, int *reduced)
 {
     int missing;
     tt_err err;
@@ -361,16 +360,31 @@ static void run_other(tt_strategy *s, const backup *b, int *reduced)
     }
 }
 
+/* Who has units is done with them when others should be, too. Who has none waits as long as the
+ * fastest of the others takes, as far as that is known: they are not late before. */
+static double idle_until(const tt_strategy *s)
+{
+    double least = INFINITY;
+
+    if (s->spent[0].units_run) return 0;
+    for (int r = 0; r < s->world->size; r++) {
+        const tt_rank_times *x = &s->times[r];
+        double all = (x->units + s->threads[r] - 1) / s->threads[r] * x->unit;
+        if (all > 0 && all < least) least = all;
+    }
+    return s->passed + least; /* s->passed: still the step's begin */
+}
+
 /* Thread 0, done with its own units: until those that it may help with are provided. Who does not
  * come at all is named by those who wait for it. */
 static void help_others(tt_strategy *s, int *reduced)
 {
-    double patience_s = patience(s, 0);
+    double patience_s = patience(s, 0), until = idle_until(s);
     tt_idle idle = {.limit_s = s->plan.timeout_s};
     const backup *b;
 
     while (!strategy_failed(s) && s->fetch && backup_left(s)) {
-        if ((b = backup_next(s, patience_s))) {
+        if ((b = backup_next(s, patience_s, until))) {
             run_other(s, b, reduced);
             idle = (tt_idle){.limit_s = s->plan.timeout_s};
             continue;
@@ -585,6 +599,13 @@ void begin_half(tt_strategy *s)
     atomic_fetch_add(s->given->begun, 1);
 }
 
+/* Does anybody look at a hash of the new weights? With average they are hashed when ranks meet. */
+static bool hashes_step(const tt_strategy *s)
+{
+    if (s->plan.aggregate == TT_AVERAGE) return s->world->size == 1;
+    return s->world->size > 1 || s->given->whole;
+}
+
 static void step_member(void *arg, int me)
 {
     tt_strategy *s = arg;
@@ -595,7 +616,7 @@ static void step_member(void *arg, int me)
         await(s, me, &rank_at(s, l)->used, s->turn - 1, l, true, "the end of the step before");
     if (!me) rows_of(s)[s->nodes[s->node].places.a + s->local] = s->row;
     run_units(s, me, &reduced);
-    if (!me && s->auditor) audit_others(s);
+    if (!me && s->auditor) audit_others(s, &reduced);
     if (!me && s->backup_count) help_others(s, &reduced);
     if (me || !s->given->due) tt_flag_set(&seat_at(s, s->local, me)->passed, s->turn);
     if (!me) s->passed = tt_clock_s();
@@ -626,7 +647,7 @@ static void step_member(void *arg, int me)
     }
     tt_team_barrier(team);
     tt_model_refresh(s->model, me, tt_crew_size(s->crew));
-    hash_share(s, me);
+    if (hashes_step(s)) hash_share(s, me);
 }
 
 /* Who adds what: the terms of the node's seats, and what is to be made of them. */
@@ -738,7 +759,7 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     tt_flag_set(&rank_at(s, s->local)->used, s->turn);
     s->stats.applied = s->apply || (average && !in->mine->n);
     s->stats.met = !average || s->world->size == 1;
-    if (s->apply && (!average || s->world->size == 1)) s->row.hash = hash_join(s);
+    if (s->apply && hashes_step(s)) s->row.hash = hash_join(s);
     take_times(s, in->data_s, begun);
     deal_again(s);
     if (trace_on(s)) {

@@ -138,8 +138,9 @@ tt_err tt_strategy_owe(tt_strategy *s);
 /* Makes rank 0's state everybody's, and the model's packed weights current: before the first step
  * and whenever the state was written to. */
 tt_err tt_strategy_spread(tt_strategy *s);
-/* As it is after that, where all ranks have the state already. */
-void tt_strategy_settle(tt_strategy *s);
+/* As it is after that, where all ranks have the state already. `hash`: of its weights, if it is
+ * known; else 0. */
+void tt_strategy_settle(tt_strategy *s, uint64_t hash);
 /* With chief and shard: the rank that holds the optimiser's state of a piece. */
 int tt_strategy_owner(const tt_strategy *s, int piece);
 /* The other way: rank 0 gets what others hold of the state; `slots`: that of the optimiser too. */

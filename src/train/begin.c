@@ -163,11 +163,13 @@ static tt_err spread_start(tt_trainer *t)
         int64_t step, early_bad;
         double early_best, best, final_loss, epoch_loss, epoch_weight;
         tt_witness witness;
+        tt_epoch last;
         bool early_end;
         int turns;
         tt_turn turn[TT_TURNS];
-    } at = {t->step,       t->early_bad,    t->early_best, t->best,      t->final_loss,
-            t->epoch_loss, t->epoch_weight, t->witness,    t->early_end, t->order.turns};
+    } at = {t->step,       t->early_bad,  t->early_best,   t->best,
+            t->final_loss, t->epoch_loss, t->epoch_weight, t->witness,
+            t->last,       t->early_end,  t->order.turns};
     tt_err err;
 
     memcpy(at.turn, t->order.turn, sizeof at.turn);
@@ -180,6 +182,7 @@ static tt_err spread_start(tt_trainer *t)
     t->epoch_loss = at.epoch_loss;
     t->epoch_weight = at.epoch_weight;
     t->witness = at.witness;
+    t->last = at.last;
     t->early_end = at.early_end;
     t->order.turns = at.turns;
     memcpy(t->order.turn, at.turn, sizeof at.turn);
@@ -303,6 +306,7 @@ tt_err tt_train_begin(tt_trainer *t)
     t->first_step = t->step;
     plan_trace(t, o);
     t->collected = -1;
+    t->progress.before = t->last;
     tell_idle(t);
     /* last: nothing can fail any more */
     if ((err = all_agree(t, t->dir ? tt_run_dir_begin(t->dir) : TT_OK))) return err;
@@ -324,6 +328,7 @@ static void forget_progress(tt_trainer *t)
     t->early_best = t->best = t->progress.best = t->final_loss = NAN;
     t->epoch_loss = t->epoch_weight = 0;
     t->witness = (tt_witness){0};
+    t->last = (tt_epoch){0};
     t->early_end = t->open_end = false;
     t->order.turns = 0;
 }
@@ -374,8 +379,8 @@ tt_err trainer_go_back(tt_trainer *t)
     if ((err = all_agree(t, err)) || (err = spread_start(t)) || (err = turn_order(t, &before)))
         return err;
     tt_vital_keep(t->opts.vital, t->step); /* before anybody is told of it */
-    if ((err = all_agree(t, trainer_feed(t))) || (err = all_agree(t, report_go_back(t))))
-        return err;
+    if ((err = all_agree(t, trainer_feed(t)))) return err;
+    report_go_back(t);
     keep_new_line(t);
     if ((err = keep_first(t))) return err;
     t->committed = t->step;

@@ -28,6 +28,41 @@ static bool is_marked(const keep *k, int slot, int half, const tt_vault_half *h)
     return !tt_vault_unpeek(&v) && marked;
 }
 
+/* What is there and cannot be gone on from: of another version of the program, or of a job that has
+ * been changed since. In one line: the slots of a run are as a rule all of one kind. */
+static void tell_strange(const keep *k, const tt_vault_info *list, int slots)
+{
+    int first = -1, count = 0;
+    bool version = false;
+
+    for (int i = 0; i < slots; i++) {
+        const tt_vault_info *v = &list[i];
+        bool noted = true, any = false;
+        for (int h = 0; h < 2; h++) {
+            if (v->half[h].label.step < 0) continue;
+            any = true;
+            noted &= v->half[h].note_size == sizeof(note);
+        }
+        if (!v->foreign && (!any || (noted && v->key == k->key && v->bytes == k->bytes))) continue;
+        count++;
+        if (first < 0) first = i, version = v->foreign || !noted;
+    }
+    if (first < 0) return;
+    tt_str why = {0}, more = {0};
+    if (count > 1) tt_str_add(&more, " and %d more", count - 1);
+    if (version)
+        tt_str_add(&why, "is of %s%s, and this is tutti %s", *list[first].version ? "tutti " : "",
+                   *list[first].version ? list[first].version : "another version of tutti",
+                   TT_VERSION);
+    else
+        tt_str_add(&why, "is of a job with another model, optimiser or parallel.aggregate");
+    tt_warn("the vault, slot %d%s of %s: what is in it %s: it is not used, but made new; without "
+            "another copy the run goes on from its newest checkpoint",
+            list[first].slot, more.data ? more.data : "", k->folder, why.data);
+    tt_str_free(&why);
+    tt_str_free(&more);
+}
+
 static int list_own(keep *k, seen **out)
 {
     tt_vault_info *list = NULL;
@@ -65,6 +100,7 @@ static int list_own(keep *k, seen **out)
                 (*out)[count++].part = s->note.copy[c];
             }
         }
+    tell_strange(k, list, slots);
     free(list);
     return count;
 }
@@ -131,6 +167,10 @@ static tt_err choose_sound(tt_trainer *t, keep *k)
                         f->slot, f->host, (long long)f->label.step);
         }
     }
+    if (k->recovery.disputed && !w->rank)
+        tt_warn("the vault: of a newer state as many copies have one hash as another: nobody can "
+                "say which is right, and it goes on from step %lld",
+                (long long)k->recovery.label.step);
     for (int i = 0; i < k->count && !w->rank; i++)
         if (k->found[i].odd && k->found[i].part >= 0)
             tt_warn("the vault, slot %d of host %d: the weights of step %lld have the hash "

@@ -128,6 +128,7 @@ static tt_vault_half describe(const tt_trainer *t, bool closed)
               .loss = t->progress.loss,
               .grad_norm = t->progress.grad_norm,
               .witness = t->witness,
+              .last = t->last,
               .rank = t->world->rank,
               .part = k->part,
               .parts = k->parts,

@@ -12,6 +12,7 @@ typedef struct note {
     double early_best, best, final_loss, epoch_loss, epoch_weight, loss, grad_norm;
     double seconds; /* of the run so far */
     tt_witness witness;
+    tt_epoch last;
     tt_turn turn[TT_TURNS];
     int32_t turns;
     int32_t rank, part, parts, copies;

@@ -255,6 +255,7 @@ static void take_note(tt_trainer *t)
     t->epoch_weight = n->epoch_weight;
     t->early_end = n->early_end;
     t->witness = n->witness;
+    t->last = n->last;
     t->order.turns = n->turns;
     memcpy(t->order.turn, n->turn, sizeof n->turn);
     t->progress.loss = n->loss;
@@ -379,7 +380,7 @@ tt_err keep_take(tt_trainer *t, bool *recovered)
     }
     if ((err = all_agree(t, place_state(t, half)))) return err;
     if (*recovered && k->copies) keep_copy_state(t, tt_vault_data(k->vault, half), false);
-    if (*recovered) tt_strategy_settle(t->strategy);
+    if (*recovered) tt_strategy_settle(t->strategy, t->hash);
     TT_FAILPOINT("keep.taken");
     return TT_OK;
 }

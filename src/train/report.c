@@ -268,20 +268,20 @@ void report_generation(tt_trainer *t)
 void report_numbers(tt_trainer *t, const char *what)
 {
     tt_info("%s", t->news);
-    if (!t->journal) return;
+    if (!ready(t)) return;
     journal(t, tt_journal_event(t->journal, t->step, what, t->news));
     flush(t);
 }
 
-tt_err report_go_back(tt_trainer *t)
+/* If it cannot be mended now, that is done when it can be: until then no line is written. */
+void report_go_back(tt_trainer *t)
 {
-    char path[4200];
-
-    if (!t->journal) return TT_OK;
+    if (!t->dir) return;
     tt_journal_close(t->journal);
     t->journal = NULL;
-    snprintf(path, sizeof path, "%s/metrics.jsonl", t->dir->path);
-    return tt_journal_open(path, t->step, &t->journal);
+    t->journal_after = t->step;
+    if (open_metrics(t)) mourn(t);
+    t->reopen_at = tt_clock_s();
 }
 
 void report_validation(tt_trainer *t)

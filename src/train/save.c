@@ -395,11 +395,17 @@ static void restore_meta(tt_trainer *t, const json_t *meta)
             (tt_turn){json_integer_value(json_array_get(turn, 0)),
                       (uint64_t)json_integer_value(json_array_get(turn, 1))};
     }
-    if (t->step % t->epoch_steps == 0) return;
-    take_number(meta, "epoch_loss", &t->epoch_loss);
-    take_number(meta, "epoch_weight", &t->epoch_weight);
     t->witness = (tt_witness){(uint64_t)json_integer_value(json_object_get(meta, "witness")),
                               (uint64_t)json_integer_value(json_object_get(meta, "witness_count"))};
+    if (t->step && t->step % t->epoch_steps == 0) {
+        /* Saved before it was told, or else (and with another batch size) not of a whole epoch. */
+        tt_epoch e = epoch_ended(t);
+        if (e.count == e.samples) t->last = e;
+        t->witness = (tt_witness){0};
+        return;
+    }
+    take_number(meta, "epoch_loss", &t->epoch_loss);
+    take_number(meta, "epoch_weight", &t->epoch_weight);
 }
 
 tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out)
@@ -441,7 +447,9 @@ tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c)
     t->step = tt_ckpt_step(c);
     restore_meta(t, tt_ckpt_meta(c));
     tt_info("resumed from %s at step %lld", folder, (long long)t->step);
-    return tt_ckpt_set_aside(folder, t->step);
+    /* What is newer is bad, and will be passed over again if it cannot be renamed now. */
+    if (tt_ckpt_set_aside(folder, t->step)) tt_warn("%s", tt_message());
+    return TT_OK;
 }
 
 static int by_name(const void *a, const void *b)

@@ -75,6 +75,12 @@ typedef struct tt_metrics { /* NAN where it does not apply */
     int64_t samples;
 } tt_metrics;
 
+typedef struct tt_epoch { /* one that is over */
+    int64_t number;       /* from 1                                               */
+    uint64_t samples;     /* how many it was to have; 0: they are not counted     */
+    uint64_t sum, count;  /* and which it had: its witness (store/ledger.h)       */
+} tt_epoch;
+
 typedef struct tt_progress {
     int64_t step, steps; /* done, and in all                                            */
     int64_t epoch_steps;
@@ -96,9 +102,9 @@ typedef struct tt_progress {
     const char *save_trouble;  /* NULL, or why the last checkpoint, or metrics, are not written */
     bool stopped;              /* tt_train_ask_stop was heard: all ranks end with this step   */
     bool left, moves;          /* tt_train_ask_leave was, instead; and is to move             */
-    int64_t epoch_number;      /* epoch_end: which one ended, from 1 ...                      */
-    uint64_t epoch_samples;    /* ... how many samples it was to have; 0: they are not counted */
-    uint64_t witness_sum, witness_count; /* ... and which it had (store/ledger.h)            */
+    tt_epoch ended;            /* epoch_end: this one                                         */
+    tt_epoch before; /* with the first step of a world: the last that ended before it. Who was to
+                      * tell of it may have been killed, so it is told again, before `ended` */
     const char *numbers; /* NULL, or what was wrong with the numbers and what was done: the step was
                           * skipped, or ... */
     uint32_t attempt;    /* ... not 0: it has gone back to `step`, as this attempt */

@@ -144,17 +144,23 @@ static tt_err validate(tt_trainer *t)
     return TT_OK;
 }
 
+tt_epoch epoch_ended(const tt_trainer *t)
+{
+    tt_epoch e = {
+        .number = t->step / t->epoch_steps, .sum = t->witness.sum, .count = t->witness.count};
+
+    if (t->order.by_pass) /* else an epoch is a number of steps */
+        e.samples = (uint64_t)(t->order.total ? t->order.total : t->order.count);
+    return e;
+}
+
 static void tell_epoch(tt_trainer *t)
 {
     tt_progress *p = &t->progress;
 
-    p->epoch_samples = 0;
+    p->ended = (tt_epoch){0};
     if (!p->epoch_end) return;
-    p->epoch_number = t->step / t->epoch_steps;
-    if (t->order.by_pass) /* else an epoch is a number of steps */
-        p->epoch_samples = (uint64_t)(t->order.total ? t->order.total : t->order.count);
-    p->witness_sum = t->witness.sum;
-    p->witness_count = t->witness.count;
+    p->ended = t->last = epoch_ended(t);
     t->epoch_loss = t->epoch_weight = 0;
     t->witness = (tt_witness){0};
 }
@@ -289,17 +295,18 @@ static tt_err gone_back(tt_trainer *t, tt_progress *out)
     p->epoch = (double)t->step / (double)t->epoch_steps;
     p->attempt = t->keep ? keep_label(t).attempt : t->order.turn[t->order.turns - 1].key;
     p->validated = p->epoch_end = false;
-    p->epoch_samples = 0;
+    p->ended = (tt_epoch){0};
     p->saved = 0;
     p->stopped = t->stats.order & ORDER_STOP;
     p->left = !p->stopped && t->stats.order & ORDER_LEAVE;
     p->moves = p->left && t->stats.order & ORDER_MOVE;
+    report_trouble(t);
     tt_vital_set(t->opts.vital, TT_PHASE_STEP, t->step);
     *out = *p;
     return TT_OK;
 }
 
-tt_err tt_train_step(tt_trainer *t, tt_progress *out)
+static tt_err make_step(tt_trainer *t, tt_progress *out)
 {
     const tt_batch *batch;
     tt_cut cut;
@@ -332,7 +339,7 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
         return err;
     }
     keep_stepped(t);
-    if (t->stats.doubt.unit >= 0) return (err = numbers_doubted(t)) ? err : tt_train_step(t, out);
+    if (t->stats.doubt.unit >= 0) return (err = numbers_doubted(t)) ? err : make_step(t, out);
     TT_FAILPOINT("train.computed");
     t->ended = tt_clock_s();
     t->state = tt_strategy_state(t->strategy);
@@ -357,6 +364,14 @@ tt_err tt_train_step(tt_trainer *t, tt_progress *out)
         (t->step == t->trace_to || t->progress.end || t->progress.stopped))
         write_trace(t);
     *out = t->progress;
+    return err;
+}
+
+tt_err tt_train_step(tt_trainer *t, tt_progress *out)
+{
+    tt_err err = make_step(t, out);
+
+    t->progress.before = (tt_epoch){0};
     return err;
 }
 

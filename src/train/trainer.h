@@ -140,6 +140,7 @@ struct tt_trainer {
     int64_t committed;  /* the last step that is in the vault */
     bool open_end;      /* what comes with the last step is still to be done */
     tt_witness witness; /* of this epoch */
+    tt_epoch last;      /* that is over  */
     double begun, got_data, ended;
     bool safe;          /* it has ended, and the vault is not all there is of it */
     bool skipped;       /* the last step changed nothing, because its numbers were none */
@@ -207,6 +208,8 @@ tt_err agree_shards(tt_trainer *t); /* data.shards: local: sets `shards` */
 
 /* What the resolved job of a run that goes on says; false: nothing, or it is a new one. */
 bool value_before(const tt_train_opts *o, const char *key, char out[64]);
+
+tt_epoch epoch_ended(const tt_trainer *t); /* with this step, by its witness */
 
 /* grains.c: sets plan.grains where the job leaves it to us */
 tt_err choose_grains(tt_trainer *t, const tt_kernels *k);
@@ -296,7 +299,7 @@ void report_step(tt_trainer *t);
 void report_validation(tt_trainer *t);
 void report_trouble(tt_trainer *t); /* with checkpoint or metrics: the progress tells */
 void report_numbers(tt_trainer *t, const char *what); /* of `news`, with the step that comes */
-tt_err report_go_back(tt_trainer *t);                 /* drops what is told of later steps */
+void report_go_back(tt_trainer *t);                   /* drops what is told of later steps */
 double metric_of(const tt_trainer *t, const goal *g); /* NAN if it does not apply */
 
 #endif

@@ -47,7 +47,6 @@
 #define tt_recover_label    sim_recover_label
 #define tt_recover_share    sim_recover_share
 #define tt_witness_add      sim_witness_add
-#define tt_witness_join     sim_witness_join
 #define tt_witness_whole    sim_witness_whole
 #define tt_record_print     sim_record_print
 #define tt_record_parse     sim_record_parse
