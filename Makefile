@@ -128,14 +128,15 @@ bench:
 	bench/run --program $(B)/tutti --out $(B)/bench.md
 	bench/world --program $(B)/tutti --exchange $(B)/bench-exchange --out $(B)/bench.md
 
-# Trainings of real processes, disturbed at random for CHAOS_MIN minutes; SEED=N repeats one.
-CHAOS_MIN ?= 85
+# Trainings of real processes, disturbed at random by CHAOS_FAULTS faults, in at most CHAOS_MIN minutes; SEED=N repeats one.
+CHAOS_FAULTS ?= 1000
+CHAOS_MIN    ?= 90
 SEED      ?= 0
 chaos:
 	tools/setup build check
 	+$(MAKE) --no-print-directory -j$$(nproc) all
 	+$(MAKE) --no-print-directory -j$$(nproc) all MPI=mpich
-	tests/chaos/run --program build/tutti --mpich build-mpich/tutti --minutes $(CHAOS_MIN) --seed $(SEED) --log build/chaos.txt
+	tests/chaos/run --program build/tutti --mpich build-mpich/tutti --faults $(CHAOS_FAULTS) --minutes $(CHAOS_MIN) --seed $(SEED) --log build/chaos.txt
 
 # Sums of long vectors over ranks: bench/world starts it.
 $(B)/bench-exchange: bench/exchange.c $(B)/libtutti.a
@@ -175,7 +176,7 @@ help:
 	@echo "make demo     install what is missing, build, train a CNN on Fashion-MNIST"
 	@echo "make check    the same, then all tests"
 	@echo "make          build $(B)/tutti and the library"
-	@echo "make chaos    trainings that are disturbed at random, for CHAOS_MIN=85 minutes"
+	@echo "make chaos    trainings that are disturbed at random, CHAOS_FAULTS=1000 times"
 	@echo "make bench    speed side by side with PyTorch (installs it)"
 	@echo "make bench-layers T=conv   each layer of the test cases alone"
 	@echo "make fuzz     each parser for $(FUZZ_S) s"

@@ -622,6 +622,56 @@ TT_TEST(policy, who_is_needed_is_not_done_without)
     end();
 }
 
+/* ---- a start that hangs ---- */
+
+/* Until world `id` is started; these of its ranks never become ready. */
+static void pass_to_start(int id, int from, int to)
+{
+    for (int i = 0; i < 1000 && x.starts < id; i++) pass(0.05);
+    for (int r = from; r < to; r++) world_of(id)->not_ready[r] = true;
+}
+
+/* A host dies while a world starts there, and the launcher does not notice: the ranks that came
+ * wait for the others. How long a start takes is known by then; each that fails gives the next one
+ * twice as long, as a machine may have become slow. */
+TT_TEST(policy, a_start_that_hangs_is_given_up_when_others_took_less)
+{
+    tt_policy_opts o = fixed(4);
+
+    o.strikes = 9;
+    begin(o);
+    give_host(0, 2);
+    give_host(1, 2);
+    pass(2);
+    expect_log("start1:0.0,0.1,1.0,1.1 persist1 go1 start2:0.0,0.1,1.0,1.1 ");
+    give_dead(2, 2, 9);
+    pass_to_start(3, 2, 4);
+    pass(4);
+    EXPECT(!was_told(TT_CAUSE_START));
+    pass_to_start(4, 2, 4);
+    EXPECT(was_told(TT_CAUSE_START) && x.now < 9);
+    pass(9);
+    EXPECT_INT(4, x.starts);
+    pass_to_start(5, 0, 0);
+    give_dead(1, 2, 9);
+    pass(1);
+    EXPECT_INT(2, world_of(5)->generation);
+    end();
+}
+
+/* Of the first one nothing is known. */
+TT_TEST(policy, the_first_start_has_all_the_time)
+{
+    begin(fixed(2));
+    give_host(0, 2);
+    pass_to_start(1, 1, 2);
+    pass(50);
+    EXPECT(!was_told(TT_CAUSE_START));
+    pass(12);
+    EXPECT(was_told(TT_CAUSE_START));
+    end();
+}
+
 /* ---- the form ---- */
 
 TT_TEST(policy, more_causes_than_there_is_room_for_come_later_and_before_exit)

@@ -34,7 +34,7 @@ static together world_of(const char *folder, uint32_t generation, int ranks, con
 static tt_train_told told_after(uint32_t generation, const together *before)
 {
     tt_label last = {generation - 1, before->found.label.attempt, atomic_load(&vital.kept)};
-    return (tt_train_told){generation, true, {last, generation - 1}, "lost"};
+    return (tt_train_told){generation, true, {last, generation - 1}, false, "lost"};
 }
 
 static void vault_of(const char *run, int host, char folder[4096])
@@ -247,6 +247,26 @@ TT_TEST(keep, without_copies_a_lost_host_costs_the_steps_since_the_checkpoint)
         EXPECT_INT(6, x.found.label.step);
         EXPECT(x.found.label.attempt > 0);
         EXPECT_STR(one.sha, x.sha);
+    }
+}
+
+/* A world that is killed has committed more than it came to tell. A checkpoint that is newer than
+ * what was told is not the end of that. */
+TT_TEST(keep, a_checkpoint_newer_than_what_was_told_is_no_proof_that_nothing_is_lost)
+{
+    static const char changes[] = "parallel.exact=true; parallel.grains=8; checkpoint.every=3";
+
+    for (int ended = 0; ended < 2; ended++) {
+        const char *folder = ended ? "all-saved" : "not-all-saved";
+        together x = world_of(folder, 1, 2, NULL, 8, changes);
+        tt_train_told told = told_after(2, &x);
+        told.told.label.step = 5;
+        told.ended = ended;
+        lose_host(folder, 0);
+        x = world_told(folder, told, 2, NULL, 0, changes);
+        EXPECT(x.found.disk && x.found.lost == !ended);
+        EXPECT_INT(6, x.found.label.step);
+        EXPECT(x.found.label.attempt > told.told.label.attempt || ended);
     }
 }
 

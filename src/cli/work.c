@@ -352,7 +352,7 @@ static tt_err take_turn(tt_trainer *t, listener *l)
     TT_FAILPOINT("worker.ready");
     if ((err = tt_pulse_ready(l->pulse, &go))) return err;
     TT_FAILPOINT("worker.go");
-    tt_train_told told = {go.generation, go.known, go.told, *go.why ? go.why : NULL};
+    tt_train_told told = {go.generation, go.known, go.told, go.ended, *go.why ? go.why : NULL};
     if ((err = tt_train_find(t, &told, &found))) return err;
     TT_FAILPOINT("worker.find");
     if (!l->silent) err = tt_pulse_found(l->pulse, found.label, found.made, found.lost);

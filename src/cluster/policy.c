@@ -26,6 +26,9 @@ enum { BACKOFFS = sizeof BACKOFF_S / sizeof *BACKOFF_S };
 /* A world has proved itself after so many steps, or so long with any. */
 enum { PROOF_STEPS = 10 };
 static const double PROOF_S = 5, LOOK_S = 0.01, FOREVER = 1e300;
+/* The others come after the first rank has come: in so many times as long as they ever took, but
+ * not less than so long. */
+static const double STRAGGLE = 10, STRAGGLE_S = 5;
 enum { CODE_PEER = 4 };
 
 typedef struct rank {
@@ -40,6 +43,7 @@ typedef enum state { NOWHERE, STARTING, STANDING, ACTIVE, YIELDING, CLOSING, KIL
 typedef struct world {
     state state;
     double since; /* it is in this state */
+    double hello; /* the first of its ranks was heard of; 0: none */
     int id;
     int generation; /* 0: it never had GO */
     int members, workers;
@@ -68,6 +72,8 @@ struct tt_policy {
     int mute;                        /* worlds in a row of which nobody was heard    */
     int suspect;                     /* the host that was set aside last; -1: none   */
     int turns;                       /* rounds in which each had its turn            */
+    int late;                        /* starts in a row that took too long */
+    double straggle_s; /* the longest from the first rank of a world to all of them; 0: unknown */
     double start_after, go_after;
     double usual_s; /* a step; 0: not known */
     int64_t step;
@@ -399,6 +405,7 @@ static void take_beat(tt_policy *p, world *w, const tt_event *e)
     }
     if (!r->hello || e->phase != r->phase || e->step != r->step) r->moved = p->now;
     if (!r->hello) tt_roster_heard(&p->roster, w->member[e->rank].host);
+    if (!(w->hello > 0)) w->hello = p->now;
     r->hello = true;
     r->heard = p->now;
     r->phase = e->phase;
@@ -413,6 +420,8 @@ static void take_beat(tt_policy *p, world *w, const tt_event *e)
     if (w->state != STARTING) return;
     for (int i = 0; i < w->members; i++) ready += w->rank[i].ready;
     if (ready < w->members) return;
+    if (p->now - w->hello > p->straggle_s) p->straggle_s = p->now - w->hello;
+    p->late = 0;
     set_state(p, w, STANDING);
     if (p->suspect >= 0 && is_on(w, p->suspect)) return; /* from before it was set aside */
     clear_suspects(p);
@@ -629,6 +638,20 @@ static int stuck_rank(const tt_policy *p, const world *w)
     return overdue ? worst : -1;
 }
 
+/* Has it had time enough to come up? A launcher may not notice that a host died meanwhile; the
+ * first start shows how long it takes, and each that is late doubles it: a machine may have become
+ * slow. */
+static bool is_late(const tt_policy *p, const world *w)
+{
+    double room = p->straggle_s * STRAGGLE;
+
+    if (p->now - w->since > p->o.start_s) return true;
+    if (!(w->hello > 0) || !(p->straggle_s > 0)) return false;
+    if (room < STRAGGLE_S) room = STRAGGLE_S;
+    for (int i = 0; i < p->late && room < p->o.start_s; i++) room *= 2;
+    return p->now - w->hello > room;
+}
+
 static void look_at_world(tt_policy *p, world *w)
 {
     double in_state = p->now - w->since;
@@ -643,7 +666,8 @@ static void look_at_world(tt_policy *p, world *w)
         c = cause_of(TT_CAUSE_STUCK, w, r);
         c.silent_s = p->now - w->rank[r].moved;
         fail_rank(p, w, r, c, !w->rank[r].waits);
-    } else if (w->state == STARTING && in_state > p->o.start_s) {
+    } else if (w->state == STARTING && is_late(p, w)) {
+        p->late++;
         fail_start(p, w, -1);
         kill_world(p, w);
     } else if (w->state == STANDING && in_state > PROOF_S) {

@@ -134,6 +134,7 @@ static void take_go(tt_pulse *p, const json_t *o)
                             (uint32_t)json_integer_value(json_object_get(told, "attempt")),
                             json_integer_value(json_object_get(told, "step"))},
                            (uint32_t)tt_number_of(told, "by")};
+    p->go.ended = json_is_true(json_object_get(told, "ended"));
     snprintf(p->go.why, sizeof p->go.why, "%s", tt_text_of(o, "why"));
     p->go.generation = (uint32_t)tt_number_of(o, "generation");
 }

@@ -338,11 +338,12 @@ static void give_go(tt_supervisor *s, world *w, int generation)
                           tt_json_text(s->why));
 
     if (k->committed)
-        json_object_set_new(
-            o, "told",
-            json_pack("{s:I, s:I, s:I, s:I}", "generation", (json_int_t)k->told.label.generation,
-                      "attempt", (json_int_t)k->told.label.attempt, "step",
-                      (json_int_t)k->told.label.step, "by", (json_int_t)k->told.by));
+        json_object_set_new(o, "told",
+                            json_pack("{s:I, s:I, s:I, s:I, s:b}", "generation",
+                                      (json_int_t)k->told.label.generation, "attempt",
+                                      (json_int_t)k->told.label.attempt, "step",
+                                      (json_int_t)k->told.label.step, "by", (json_int_t)k->told.by,
+                                      "ended", k->ended));
     w->generation = generation;
     w->went = tt_clock_s();
     tt_record r = {.kind = TT_REC_GO, .generation = (uint32_t)generation, .workers = w->workers};

@@ -56,7 +56,8 @@ tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out);
 typedef struct tt_train_told {
     uint32_t generation; /* of this world; 0: nobody counts */
     bool known;
-    tt_told told;    /* known: what is committed, as the ledger has it */
+    tt_told told;    /* known: what is committed, as the ledger has it; it may be more */
+    bool ended;      /* the run had ended or was stopped: what it saved then is all */
     const char *why; /* how the world before ended; NULL: there was none */
 } tt_train_told;
 typedef struct tt_train_found {

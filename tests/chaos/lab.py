@@ -28,7 +28,7 @@ def isolate():
     known for certain, and nothing of others can be hit. Returns whether it is so; the rest works without."""
     if os.environ.get("TUTTI_LAB"):
         return os.environ["TUTTI_LAB"] == "1"
-    inner = 'mount -t tmpfs lab %s && ip link set lo up || exit 1; "$@"; exit $?' % SHM
+    inner = 'mount -t tmpfs lab %s && mkdir -p /run/netns && mount -t tmpfs lab /run/netns && ip link set lo up || exit 1; "$@"; exit $?' % SHM
     lab = ["unshare", "-m", "-p", "-n", "-f", "--kill-child", "--mount-proc", "bash", "-c", inner, "lab"]
     test = lab + ["true"]
     if os.geteuid() or subprocess.run(test, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:

@@ -50,6 +50,7 @@
 #define tt_witness_whole    sim_witness_whole
 #define tt_record_print     sim_record_print
 #define tt_record_parse     sim_record_parse
+#define tt_ledger_has       sim_ledger_has
 #define tt_ledger_take      sim_ledger_take
 #define tt_ledger_read      sim_ledger_read
 
