@@ -611,7 +611,7 @@ void cli_control_close(cli_control *c)
     give_up_resize(c, "the run has ended");
     if (!tt_run_look(c->o->run, &r)) { /* one that is over has left nothing in memory */
         bool over = !strcmp(r.status, "done") || !strcmp(r.status, "stopped");
-        if (over && cli_run_id(c->o->run, id)) cli_live_forget(id);
+        if (over && tt_run_id(c->o->run, id)) cli_live_forget(id);
         json_decref(r.summary);
     }
     cli_steer_close(c->steer);
