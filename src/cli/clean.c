@@ -94,9 +94,10 @@ static void show(report *r, const char *path, uint64_t bytes, double changed, co
         r->kept++;
     }
     if (r->o->json) {
-        json_array_append_new(r->list, json_pack("{s:s, s:I, s:f, s:s, s:b}", "path", path, "bytes",
-                                                 (json_int_t)bytes, "age_s", age, "what", what,
-                                                 "removed", removed && !r->o->dry_run));
+        json_array_append_new(r->list,
+                              json_pack("{s:o, s:I, s:f, s:o, s:b}", "path", tt_json_text(path),
+                                        "bytes", (json_int_t)bytes, "age_s", age, "what",
+                                        tt_json_text(what), "removed", removed && !r->o->dry_run));
         return;
     }
     printf("%s  %s, %s, %s old: %s\n",
