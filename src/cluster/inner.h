@@ -75,6 +75,9 @@ void tt_bytes_of(const json_t *o, const char *key, tt_str *out);
 extern const double TT_LEASE_S;       /* a worker that hears nothing for so long ends */
 #define TT_PULSE_THREAD "tutti-pulse" /* its name */
 
+/* "function in file", or what is known of it. */
+void tt_function_name(const void *address, char *out, size_t size);
+
 /* ---- the book: see book.c ---- */
 
 typedef struct tt_book {
