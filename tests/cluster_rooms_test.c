@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "cluster/cluster.h"
+#include "cluster/inner.h"
 #include "store/vault.h"
 
 /* "<here>/tutti-<uid>-data-<digit, 16 times>", made as one that was left long ago. */
@@ -104,6 +104,28 @@ TT_TEST(rooms, those_that_nobody_holds_are_swept)
     EXPECT(!tt_file_exists(held));
     tt_rooms_remove(mine); /* who holds it may */
     EXPECT(!tt_file_exists(mine));
+}
+
+TT_TEST(rooms, a_place_with_two_names_is_listed_once)
+{
+    static const char *const names[] = {"/dev/shm", "/dev/../dev/shm/", "/tmp/."};
+    tt_leftover *list;
+    char room[512];
+    int count, ours;
+
+    snprintf(room, sizeof room, "/dev/shm/tutti-%u-data-%016x", (unsigned)geteuid(),
+             (unsigned)getpid());
+    EXPECT(!mkdir(room, 0700));
+    EXPECT(!utimensat(AT_FDCWD, room, (struct timespec[2]){{.tv_sec = 1}, {.tv_sec = 1}}, 0));
+    for (int i = 0; i < TT_COUNT(names); i++) {
+        setenv("TMPDIR", names[i], 1);
+        EXPECT_OK(tt_leftovers(&list, &count));
+        ours = 0;
+        for (int k = 0; k < count; k++) ours += strstr(list[k].path, room + 9) != NULL;
+        free(list);
+        EXPECT_INT(1, ours);
+    }
+    EXPECT(!rmdir(room));
 }
 
 TT_TEST(rooms, the_first_is_made_for_this_user_alone)

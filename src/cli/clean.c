@@ -5,9 +5,11 @@
  * its folder is there, the run has not ended, and nobody trains it. One that is being trained is
  * nobody's to touch: between two worlds nobody has its slots. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
 #include "store/store.h"
@@ -25,7 +27,7 @@ static bool find_below(const char *runs, const char *id, char run[CLI_PATH])
 
     if (tt_run_list(runs, &list, &count)) return false;
     for (int i = 0; i < count && !any; i++)
-        if ((any = cli_run_id(list[i].path, found) && !strcmp(found, id)))
+        if ((any = tt_run_id(list[i].path, found) && !strcmp(found, id)))
             memcpy(run, list[i].path, CLI_PATH);
     tt_run_free(list, count);
     return any;
@@ -36,7 +38,7 @@ static bool is_alive(const char *id, const cli_live_run *live, int lives)
     char found[TT_RUN_ID];
 
     for (int i = 0; i < lives; i++)
-        if (cli_run_id(live[i].run, found) && !strcmp(found, id)) return true;
+        if (tt_run_id(live[i].run, found) && !strcmp(found, id)) return true;
     return false;
 }
 
@@ -44,21 +46,26 @@ static bool is_alive(const char *id, const cli_live_run *live, int lives)
 static fate judge(const char *runs, const tt_vault_left *v, const cli_live_run *live, int lives,
                   char *what, size_t size)
 {
-    char run[CLI_PATH];
+    char run[CLI_PATH], other[TT_RUN_ID];
     cli_boss boss;
     tt_run_info r;
     bool known, ended;
 
     if (is_alive(v->run, live, lives)) return ALIVE;
     if (!cli_live_recall(v->run, run, &known) && !find_below(runs, v->run, run)) {
-        snprintf(what, size, known ? "its run folder is gone" : "its run folder is not known here");
-        return known ? REMOVE : KEEP;
+        bool gone = known && (access(run, F_OK) ? errno == ENOENT || errno == ENOTDIR
+                                                : tt_run_id(run, other)); /* of another run */
+        snprintf(what, size,
+                 !known ? "its run folder is not known here"
+                 : gone ? "its run folder is gone"
+                        : "its run folder cannot be read");
+        return gone ? REMOVE : KEEP;
     }
     cli_boss_find(run, &boss);
     if (boss.kind != CLI_NOBODY) return ALIVE;
     if (tt_run_look(run, &r)) {
-        snprintf(what, size, "there is no run in %.200s", run);
-        return REMOVE;
+        snprintf(what, size, "it cannot be told how far it is: %.300s", tt_message());
+        return KEEP;
     }
     ended = !strcmp(r.status, "done") || !strcmp(r.status, "stopped");
     snprintf(what, size, ended ? "run %.200s is %s" : "run %.200s is %s and can be resumed from it",
@@ -87,9 +94,10 @@ static void show(report *r, const char *path, uint64_t bytes, double changed, co
         r->kept++;
     }
     if (r->o->json) {
-        json_array_append_new(r->list, json_pack("{s:s, s:I, s:f, s:s, s:b}", "path", path, "bytes",
-                                                 (json_int_t)bytes, "age_s", age, "what", what,
-                                                 "removed", removed && !r->o->dry_run));
+        json_array_append_new(r->list,
+                              json_pack("{s:o, s:I, s:f, s:o, s:b}", "path", tt_json_text(path),
+                                        "bytes", (json_int_t)bytes, "age_s", age, "what",
+                                        tt_json_text(what), "removed", removed && !r->o->dry_run));
         return;
     }
     printf("%s  %s, %s, %s old: %s\n",
@@ -143,7 +151,7 @@ void cli_vault_drop(const char *run)
     tt_vault_left *left;
     int count;
 
-    if (!cli_run_id(run, id) || tt_vault_leftovers("/var/tmp", &left, &count)) return;
+    if (!tt_run_id(run, id) || tt_vault_leftovers("/var/tmp", &left, &count)) return;
     for (int i = 0; i < count; i++)
         if (!strcmp(left[i].run, id) && tt_vault_remove(left[i].folder))
             tt_info("%s", tt_message());

@@ -183,8 +183,7 @@ typedef struct cli_live_run {
     double since;
 } cli_live_run;
 tt_err cli_live_list(cli_live_run **out, int *count); /* oldest first; free() the array */
-/* The identity of a run (its file `id`), and from there back to its folder. */
-bool cli_run_id(const char *run, char id[TT_RUN_ID]);
+/* From the identity of a run (tt_run_id) back to its folder. */
 void cli_live_remember(const char *run);
 /* False: it is not where it was, or (*known stays false) nobody knows where that is. */
 bool cli_live_recall(const char *id, char run[CLI_PATH], bool *known);

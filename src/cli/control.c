@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <math.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -149,6 +150,7 @@ tt_err cli_ask(const char *run, json_t *ask, double timeout_s, json_t **answer)
                       "started with -n can be asked",
                       run, boss.pid);
     json_object_set_new(ask, "say", json_string("ask"));
+    json_object_set_new(ask, "pid", json_integer(getpid()));
     if (!err && !(err = tt_wire_reach(boss.address, NULL, &w)) && !(err = send_letter(w, ask)))
         err = wait_answer(w, run, timeout_s, answer);
     tt_wire_close(w, 0);
@@ -183,12 +185,14 @@ struct cli_control {
 
     int world; /* whose progress was heard last */
     double heard;
+    double stood_s; /* what the supervisor has measured of the change just now; 0: nothing */
     generation past[GENERATIONS];
     int pasts;
 
     struct {
         bool on;
         tt_hub_from from;
+        int pid;                 /* of who asks */
         int generation, workers; /* before */
         double until;
         char trouble[512];
@@ -212,7 +216,7 @@ __attribute__((format(printf, 3, 4))) static void refuse(cli_control *c, tt_hub_
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    answer(c, to, json_pack("{s:s}", "error", text));
+    answer(c, to, json_pack("{s:o}", "error", tt_json_text(text)));
 }
 
 /* ---- status ---- */
@@ -225,9 +229,9 @@ static json_t *list_workers(const cli_control *c)
 
     for (int i = 0; i < n && i < CLI_RANKS; i++)
         json_array_append_new(list,
-                              json_pack("{s:i, s:s, s:i, s:s, s:I}", "rank", i, "host", w[i].host,
-                                        "pid", w[i].pid, "phase", tt_phase_name(w[i].phase), "step",
-                                        (json_int_t)w[i].step));
+                              json_pack("{s:i, s:o, s:i, s:s, s:I}", "rank", i, "host",
+                                        tt_json_text(w[i].host), "pid", w[i].pid, "phase",
+                                        tt_phase_name(w[i].phase), "step", (json_int_t)w[i].step));
     return list;
 }
 
@@ -242,7 +246,7 @@ static json_t *list_generations(const cli_control *c)
         if (g->from >= 0) json_object_set_new(o, "after_step", json_integer(g->from));
         if (g->stood_s >= 0) json_object_set_new(o, "stood_s", json_real(g->stood_s));
         if (g->ended > 0) json_object_set_new(o, "ended", json_real(g->ended));
-        if (*g->why) json_object_set_new(o, "why", json_string(g->why));
+        if (*g->why) json_object_set_new(o, "why", tt_json_text(g->why));
         json_array_append_new(list, o);
     }
     return list;
@@ -282,17 +286,17 @@ static json_t *status_of(const cli_control *c)
 
     gethostname(host, sizeof host - 1);
     if (!realpath(c->o->run, whole)) snprintf(whole, sizeof whole, "%s", c->o->run);
-    if (trouble) json_array_append_new(alarms, json_string(trouble));
-    o = json_pack("{s:s, s:s, s:i, s:s, s:f, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:o, s:o, s:o}",
-                  "run", whole, "host", host, "pid", (int)getpid(), "state",
-                  v.ending    ? "stopping"
-                  : v.waiting ? "waiting for workers"
-                  : !c->start ? "starting"
-                              : "running",
-                  "since", c->since, "generation", v.generation, "workers", v.workers, "least",
-                  v.least, "most", v.most, "slots", v.slots, "restarts", v.restarts, "standby",
-                  v.standby_ready, "ranks", list_workers(c), "generations", list_generations(c),
-                  "alarms", alarms);
+    if (trouble) json_array_append_new(alarms, tt_json_text(trouble));
+    o = json_pack(
+        "{s:o, s:o, s:i, s:s, s:f, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:o, s:o, s:o}", "run",
+        tt_json_text(whole), "host", tt_json_text(host), "pid", (int)getpid(), "state",
+        v.ending    ? "stopping"
+        : v.waiting ? "waiting for workers"
+        : !c->start ? "starting"
+                    : "running",
+        "since", c->since, "generation", v.generation, "workers", v.workers, "least", v.least,
+        "most", v.most, "slots", v.slots, "restarts", v.restarts, "standby", v.standby_ready,
+        "ranks", list_workers(c), "generations", list_generations(c), "alarms", alarms);
     if (c->start) {
         json_object_set(o, "name", json_object_get(c->start, "name"));
         json_object_set(o, "threads", json_object_get(c->start, "threads"));
@@ -317,25 +321,39 @@ static bool take_number(const json_t *o, const char *key, int most, int *out)
     return true;
 }
 
+/* How many slots this host is to have, so that `need` workers can be had now. Hosts that have
+ * joined bring some, and then nobody is to have more than there are CPUs. */
+static int slots_for(const cli_control *c, int need, int most)
+{
+    int joined = tt_supervisor_look(c->s).slots - tt_supervisor_slots_here(c->s), slots;
+
+    if (!c->o->listen) return cli_slots_here(need, most) + c->o->spares;
+    if (joined < 0) joined = 0;
+    slots = cli_slots_here(need > joined ? need - joined : 1, most) + c->o->spares;
+    return slots < tt_cpu_count() ? slots : tt_cpu_count();
+}
+
 /* Says so many are wanted, `need` of them now, if there is room. On this host alone room is made:
  * before more are wanted, and taken back after fewer are, so that there is never too little. */
 static bool want(cli_control *c, tt_hub_from from, int need, int least, int most)
 {
     tt_policy_view v = tt_supervisor_look(c->s);
-    int slots = cli_slots_here(need, most) + c->o->spares;
+    int own = tt_supervisor_slots_here(c->s), slots = slots_for(c, need, most),
+        all = c->hosts ? v.slots : v.slots - own + slots;
 
-    if (c->hosts && need > v.slots) {
-        refuse(c, from, "%d workers are wanted, but the hosts have %d slot%s in all", need, v.slots,
-               v.slots == 1 ? "" : "s");
+    if ((c->hosts || c->o->listen) && need > all) {
+        refuse(c, from, "%d workers are wanted, but %s %d slot%s in all", need,
+               c->hosts ? "the hosts have" : "this host and those that joined have", all,
+               all == 1 ? "" : "s");
         return false;
     }
-    if (!c->hosts && cli_ranks_check(&(tt_hosts){0}, slots)) {
+    if (!c->hosts && !c->o->listen && cli_ranks_check(&(tt_hosts){0}, slots)) {
         refuse(c, from, "%s", tt_message());
         return false;
     }
-    if (!c->hosts && slots > v.slots) tt_supervisor_host(c->s, NULL, slots);
+    if (!c->hosts && slots > own) tt_supervisor_host(c->s, NULL, slots);
     tt_supervisor_want(c->s, least, most);
-    if (!c->hosts && slots < v.slots) tt_supervisor_host(c->s, NULL, slots);
+    if (!c->hosts && slots < own) tt_supervisor_host(c->s, NULL, slots);
     cli_steer_decided(c->steer, true, false);
     return true;
 }
@@ -381,6 +399,13 @@ static bool want_size(cli_control *c, tt_hub_from from, int least, int most)
     return false;
 }
 
+/* Who asked may have been killed: then nobody waits for the answer. */
+static void forget_dead_asker(cli_control *c)
+{
+    if (c->resize.on && c->resize.pid > 0 && kill(c->resize.pid, 0) && errno == ESRCH)
+        c->resize.on = false;
+}
+
 static void begin_resize(cli_control *c, tt_hub_from from, const json_t *o)
 {
     tt_policy_view v = tt_supervisor_look(c->s);
@@ -393,6 +418,7 @@ static void begin_resize(cli_control *c, tt_hub_from from, const json_t *o)
         refuse(c, from, "'resize' needs least and most, 1 to 65536, or threads, up to 1024");
         return;
     }
+    forget_dead_asker(c);
     if (c->resize.on || v.ending || !c->start) {
         refuse(c, from,
                c->resize.on ? "another resize is under way: one at a time"
@@ -417,6 +443,7 @@ static void begin_resize(cli_control *c, tt_hub_from from, const json_t *o)
     }
     c->resize.on = true;
     c->resize.from = from;
+    c->resize.pid = (int)json_integer_value(json_object_get(o, "pid"));
     c->resize.until = tt_clock_s() + wait_s;
     *c->resize.trouble = 0;
 }
@@ -471,11 +498,11 @@ static void hear_cause(cli_control *c, const tt_news *n)
     snprintf(g->why, sizeof g->why, "%s", n->text);
 }
 
-/* The first step of another world: for how long did training stand still? Both worlds tell of
- * these steps at once. */
+/* The first step of another world: for how long did training stand still? After a change that was
+ * asked for the supervisor has told; else since the last step that was heard of. */
 static void hear_step(cli_control *c, const tt_news *n)
 {
-    double now = tt_clock_s(), stood_s = now - c->heard;
+    double now = tt_clock_s(), stood_s = c->stood_s > 0 ? c->stood_s : now - c->heard;
     generation *g = newest(c);
     bool another = c->world && c->world != n->cause.world;
     char span[32];
@@ -486,11 +513,12 @@ static void hear_step(cli_control *c, const tt_news *n)
         g->from = llround(json_number_value(json_array_get(json_object_get(n->line, "p"), 0))) - 1;
     if (another && g) {
         g->stood_s = stood_s;
-        if (c->pasts > 1 && g[-1].planned)
-            tt_str_add(&c->said, "training stood still for %s\n",
-                       tt_show_time(stood_s, span, sizeof span));
+        if (c->pasts > 1 && g[-1].planned && c->o->mode != CLI_JSON) /* that has an event of it */
+            tt_str_add(&c->said, "training stood still for %s before step %lld\n",
+                       tt_show_time(stood_s, span, sizeof span), (long long)g->from + 1);
         end_resize(c, stood_s);
     }
+    c->stood_s = 0;
     c->world = n->cause.world;
     c->heard = now;
 }
@@ -555,9 +583,11 @@ void cli_control_hear(cli_control *c, const tt_news *n)
     case TT_NEWS_EXIT:
         give_up_resize(c, "the run has ended");
         break;
+    case TT_NEWS_AGAIN:
+        if (n->cause.kind == TT_CAUSE_RESIZE) c->stood_s = n->seconds;
+        break;
     case TT_NEWS_TEXT:
     case TT_NEWS_HOST:
-    case TT_NEWS_AGAIN:
     case TT_NEWS_NONE:
         break;
     }
@@ -611,7 +641,7 @@ void cli_control_close(cli_control *c)
     give_up_resize(c, "the run has ended");
     if (!tt_run_look(c->o->run, &r)) { /* one that is over has left nothing in memory */
         bool over = !strcmp(r.status, "done") || !strcmp(r.status, "stopped");
-        if (over && cli_run_id(c->o->run, id)) cli_live_forget(id);
+        if (over && tt_run_id(c->o->run, id)) cli_live_forget(id);
         json_decref(r.summary);
     }
     cli_steer_close(c->steer);

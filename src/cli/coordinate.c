@@ -19,7 +19,7 @@
 
 #include "cli.h"
 
-enum { ID = 32, TURN_MS = 200 };
+enum { TURN_MS = 200 };
 
 /* ---- signals, while it stands by ---- */
 
@@ -42,38 +42,26 @@ static void catch_signals(void)
 
 /* ---- which run ---- */
 
-static bool read_id(const char *path, char id[ID + 1])
-{
-    tt_bytes b;
-    bool fine;
-
-    if (!tt_file_exists(path) || tt_file_read(path, 64, &b)) return false;
-    fine = b.size >= ID;
-    if (fine) snprintf(id, ID + 1, "%.32s", (const char *)b.data);
-    tt_file_release(&b);
-    return fine && strspn(id, "0123456789abcdef") == ID;
-}
-
 /* The run's identity. Who comes first to a new folder makes it; by link, so that of two who come at
  * once both get the same. */
-static tt_err find_id(const char *run, char id[ID + 1])
+static tt_err find_id(const char *run, char id[TT_RUN_ID])
 {
     char path[CLI_PATH + 8], mine[CLI_PATH + 64];
     uint64_t r[2];
     tt_err err;
 
     snprintf(path, sizeof path, "%s/id", run);
-    if (read_id(path, id)) return TT_OK;
+    if (tt_run_id(run, id)) return TT_OK;
     if ((err = tt_dir_make(run))) return err;
     if (getrandom(r, sizeof r, 0) != sizeof r)
         return tt_fail(TT_EENV, "no random numbers: %s", strerror(errno));
-    snprintf(id, ID + 1, "%016llx%016llx", (unsigned long long)r[0], (unsigned long long)r[1]);
+    snprintf(id, TT_RUN_ID, "%016llx%016llx", (unsigned long long)r[0], (unsigned long long)r[1]);
     snprintf(mine, sizeof mine, "%s/id-%s", run, id);
-    if ((err = tt_file_write(mine, id, ID))) return err;
+    if ((err = tt_file_write(mine, id, TT_RUN_ID - 1))) return err;
     if (link(mine, path) && errno != EEXIST)
         err = tt_fail(TT_EIO, "make %s: %s", path, strerror(errno));
     unlink(mine);
-    if (!err && !read_id(path, id))
+    if (!err && !tt_run_id(run, id))
         err = tt_fail(TT_EFORMAT, "%s is not the identity of a run", path);
     return err;
 }
@@ -185,7 +173,7 @@ static int turn(const cli_coordinate_opts *o, tt_helm *helm, tt_helm_view *v, bo
 int cli_coordinate(const cli_coordinate_opts *o)
 {
     tt_helm_view v = {.role = TT_HELM_LOOKING};
-    char id[ID + 1] = "";
+    char id[TT_RUN_ID] = "";
     tt_helm *helm = NULL;
     bool ended = false;
     int code = -1;

@@ -90,8 +90,26 @@ static void show_begun(bool json, const char *run, int pid)
     tt_str_free(&r);
 }
 
+/* The child alone can save or quit: whoever waits passes on what it is asked, and stays. */
+static volatile sig_atomic_t asked, times_asked;
+
+static void on_signal(int sig)
+{
+    asked = sig;
+    times_asked = times_asked + 1;
+}
+
+static void catch_signals(int so_far)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGUSR1};
+    struct sigaction act = {.sa_handler = on_signal};
+
+    for (int i = 0; i < TT_COUNT(signals); i++) sigaction(signals[i], &act, NULL);
+    if (so_far && !asked) on_signal(so_far);
+}
+
 /* The name of the run, or "" if the child has closed the pipe without one. */
-static void hear_child(int pid, int fd, const volatile int *stop, char run[CLI_PATH])
+static void hear_child(int pid, int fd, char run[CLI_PATH])
 {
     size_t used = 0;
     int passed = 0;
@@ -99,7 +117,7 @@ static void hear_child(int pid, int fd, const volatile int *stop, char run[CLI_P
 
     while (n > 0) {
         struct pollfd p = {.fd = fd, .events = POLLIN};
-        if (*stop && !passed) kill(pid, passed = *stop);
+        for (; passed < times_asked; passed++) kill(pid, asked);
         if (poll(&p, 1, 100) <= 0) continue;
         n = read(fd, run + used, CLI_PATH - 1 - used);
         if (n < 0 && errno == EINTR)
@@ -112,9 +130,10 @@ static void hear_child(int pid, int fd, const volatile int *stop, char run[CLI_P
 
 static int wait_for(int pid)
 {
-    int status;
+    int status, passed = times_asked;
 
-    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) continue;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+        for (; passed < times_asked; passed++) kill(pid, asked);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -135,8 +154,9 @@ bool cli_detach(bool json, const volatile int *stop, int *code)
         return false;
     }
     close(ends[1]);
-    hear_child(pid, ends[0], stop, run);
-    if (*run && !*stop) {
+    catch_signals(*stop);
+    hear_child(pid, ends[0], run);
+    if (*run && !asked) {
         show_begun(json, run, pid);
         *code = 0;
     } else { /* it failed, or whoever waits has changed their mind */

@@ -64,23 +64,28 @@ tt_err cli_agents_folder(char out[CLI_PATH])
     return TT_OK;
 }
 
-/* The lock is held by the file's descriptor, until this process ends. */
+/* The lock is held by the file's descriptor, until this process ends. The file appears under its
+ * name with its lock held, so that nobody takes it for one of a dead agent. */
 static tt_err enrol(const char *address, const char *name, char path[CLI_PATH + 32], int *fd)
 {
-    char folder[CLI_PATH];
+    char folder[CLI_PATH], made[CLI_PATH + 32];
     tt_err err = cli_agents_folder(folder);
     json_t *o;
 
     *fd = -1;
     *path = 0;
     if (err) return err;
+    snprintf(made, sizeof made, "%s/.%d", folder, (int)getpid());
     snprintf(path, CLI_PATH + 32, "%s/%d.json", folder, (int)getpid());
-    if ((*fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600)) < 0 ||
-        flock(*fd, LOCK_EX | LOCK_NB) || ftruncate(*fd, 0))
-        return tt_fail(TT_EIO, "%s: %s", path, strerror(errno));
+    unlink(made); /* of a process that had this number before */
+    if ((*fd = open(made, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) < 0 ||
+        flock(*fd, LOCK_EX | LOCK_NB))
+        return tt_fail(TT_EIO, "%s: %s", made, strerror(errno));
     o = json_pack("{s:i, s:s, s:s}", "pid", (int)getpid(), "address", address, "name", name);
-    if (!o || json_dumpfd(o, *fd, JSON_COMPACT))
+    if (!o || json_dumpfd(o, *fd, JSON_COMPACT) || rename(made, path)) {
         err = tt_fail(TT_EIO, "write %s: %s", path, strerror(errno));
+        unlink(made);
+    }
     json_decref(o);
     return err;
 }

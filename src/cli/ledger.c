@@ -185,7 +185,8 @@ static void print_text(const verdict *v, bool compared)
     printf("%d generation%s, %lld steps%s\n", v->generations, v->generations == 1 ? "" : "s",
            (long long)l->told.label.step, l->ended ? "" : ", not ended");
     if (l->steps_lost)
-        printf("%llu steps were lost with every copy of the state, and done again\n",
+        printf("%llu steps had to be done again: every copy of the state was lost, or bad numbers "
+               "were taken back\n",
                (unsigned long long)l->steps_lost);
     if (l->bad)
         printf("violated: %s%s\n", l->what, l->bad > 1 ? ", and more" : "");

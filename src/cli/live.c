@@ -116,25 +116,11 @@ void cli_live_close(cli_live *l)
 
 /* ---- identities ---- */
 
-bool cli_run_id(const char *run, char id[TT_RUN_ID])
-{
-    char path[CLI_PATH + 8];
-    tt_bytes b = {0};
-    bool fine;
-
-    snprintf(path, sizeof path, "%s/id", run);
-    if (!tt_file_exists(path) || tt_file_read(path, 64, &b)) return false;
-    fine = b.size >= TT_RUN_ID - 1;
-    if (fine) snprintf(id, TT_RUN_ID, "%.32s", (const char *)b.data);
-    tt_file_release(&b);
-    return fine && strspn(id, "0123456789abcdef") == TT_RUN_ID - 1;
-}
-
 void cli_live_remember(const char *run)
 {
     char folder[PLACE], link[PLACE + TT_RUN_ID + 8], whole[CLI_PATH], id[TT_RUN_ID];
 
-    if (own_place(folder) || !realpath(run, whole) || !cli_run_id(run, id)) return;
+    if (own_place(folder) || !realpath(run, whole) || !tt_run_id(run, id)) return;
     snprintf(link, sizeof link, "%s/%s.run", folder, id);
     unlink(link); /* the run may have been moved */
     if (symlink(whole, link)) tt_info("%s: %s", link, strerror(errno));
@@ -149,7 +135,7 @@ static bool leads_to(const char *link, const char *id, char run[CLI_PATH], bool 
     if (n <= 0) return false;
     *known = true;
     run[n] = 0;
-    return cli_run_id(run, found) && !strcmp(found, id);
+    return tt_run_id(run, found) && !strcmp(found, id);
 }
 
 bool cli_live_recall(const char *id, char run[CLI_PATH], bool *known)

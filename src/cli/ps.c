@@ -97,9 +97,9 @@ static json_t *look_at(const cli_live_run *l)
     json_t *o;
 
     if (cli_status_get(l->run, ASK_S, &o))
-        o = json_pack("{s:s, s:s}", "run", l->run, "state", "starting");
+        o = json_pack("{s:o, s:s}", "run", tt_json_text(l->run), "state", "starting");
     json_object_set_new(o, "pid", json_integer(l->pid));
-    json_object_set_new(o, "host", json_string(l->host));
+    json_object_set_new(o, "host", tt_json_text(l->host));
     json_object_set_new(o, "since", json_real(l->since));
     json_object_set_new(o, "uptime_s", json_real(tt_wall_s() - l->since));
     return o;

@@ -82,12 +82,12 @@ static tt_err read_folder(const char *run, json_t **out)
     if ((err = tt_run_look(run, &r))) return err;
     if (!realpath(run, whole)) snprintf(whole, sizeof whole, "%s", run);
     cli_boss_find(run, &boss);
-    o = json_pack("{s:s, s:s, s:s, s:I, s:f, s:f, s:[], s:[]}", "run", whole, "name", r.name,
-                  "state", r.status, "step", (json_int_t)r.step, "since", r.started, "updated",
-                  r.updated, "ranks", "alarms");
+    o = json_pack("{s:o, s:o, s:s, s:I, s:f, s:f, s:[], s:[]}", "run", tt_json_text(whole), "name",
+                  tt_json_text(r.name), "state", r.status, "step", (json_int_t)r.step, "since",
+                  r.started, "updated", r.updated, "ranks", "alarms");
     if (boss.kind != CLI_NOBODY) {
         json_object_set_new(o, "pid", json_integer(boss.pid));
-        json_object_set_new(o, "host", json_string(boss.host));
+        json_object_set_new(o, "host", tt_json_text(boss.host));
         json_object_set_new(o, "state", json_string("running"));
     }
     if (boss.kind == CLI_ALONE) json_object_set_new(o, "workers", json_integer(1));
@@ -115,6 +115,6 @@ tt_err cli_status_get(const char *run, double timeout_s, json_t **out)
         snprintf(silent, sizeof silent, "%s", tt_message());
     }
     if ((err = read_folder(run, out))) return err;
-    if (*silent) json_array_append_new(json_object_get(*out, "alarms"), json_string(silent));
+    if (*silent) json_array_append_new(json_object_get(*out, "alarms"), tt_json_text(silent));
     return TT_OK;
 }

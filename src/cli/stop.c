@@ -81,8 +81,8 @@ static tt_err show(const char *run, bool json)
     free(list);
     if (json) {
         cli_json_print(stdout,
-                       json_pack("{s:s, s:s, s:I, s:o}", "run", run, "status", r.status, "step",
-                                 (json_int_t)r.step, "saved",
+                       json_pack("{s:o, s:s, s:I, s:o}", "run", tt_json_text(run), "status",
+                                 r.status, "step", (json_int_t)r.step, "saved",
                                  saved < 0 ? json_null() : json_integer(saved)),
                        false);
     } else {

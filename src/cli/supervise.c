@@ -257,9 +257,9 @@ static void hear_cause(watch *w, const tt_news *n)
         tt_str_free(&text);
         return;
     }
-    say_json(w, json_pack("{s:s, s:s, s:i, s:i, s:I, s:s}", "event", "cause", "text", text.data,
-                          "generation", c->generation, "rank", c->rank, "step", (json_int_t)c->step,
-                          "phase", tt_phase_name(c->phase)));
+    say_json(w, json_pack("{s:s, s:o, s:i, s:i, s:I, s:s}", "event", "cause", "text",
+                          tt_json_text(text.data), "generation", c->generation, "rank", c->rank,
+                          "step", (json_int_t)c->step, "phase", tt_phase_name(c->phase)));
     if (w->o->mode != CLI_JSON) say(w, text.data);
     if (failure && c->generation > 0 && w->o->mode == CLI_SHOW) show_log(w, c->rank, 3);
     tt_str_free(&text);
@@ -290,10 +290,10 @@ static void hear_again(watch *w, const tt_news *n)
 
     say_json(w, json_pack("{s:s, s:f, s:I}", "event", resized ? "resized" : "recovered", "seconds",
                           n->seconds, "step", (json_int_t)n->cause.step));
-    if (w->o->mode == CLI_JSON) return;
+    if (w->o->mode == CLI_JSON || resized) return; /* of a resize the control tells */
     tt_show_time(n->seconds, span, sizeof span);
-    snprintf(text, sizeof text, "step %lld is committed, %s after %s", (long long)n->cause.step,
-             span, resized ? "the one before" : "the failure was seen");
+    snprintf(text, sizeof text, "step %lld is committed, %s after the failure was seen",
+             (long long)n->cause.step, span);
     say(w, text);
 }
 
@@ -409,7 +409,7 @@ static int be_deposed(watch *w)
 static void say_line(const watch *w, const char *line)
 {
     if (w->o->mode == CLI_JSON)
-        say_json(w, json_pack("{s:s, s:s}", "event", "note", "text", line));
+        say_json(w, json_pack("{s:s, s:o}", "event", "note", "text", tt_json_text(line)));
     else
         say(w, line);
 }

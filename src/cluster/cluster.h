@@ -173,6 +173,9 @@ tt_err tt_agent_run(const tt_agent_opts *o, const volatile int *stop, tt_agent_e
  */
 int tt_rsh_run(int argc, const char **argv);
 
+/* Text for people, and names, in a letter or a file: what is not UTF-8 becomes '?'. */
+json_t *tt_json_text(const char *text);
+
 /* ---- A worker's line to its supervisor ----
  *
  * A thread of its own tells ten times a second that the process lives, with phase and step, and

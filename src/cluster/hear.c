@@ -196,14 +196,9 @@ static bool is_fatal(int code)
 /* Hosts that join are told which run it is, so that they can clear away what it leaves there. */
 void boss_tell_run(tt_supervisor *s)
 {
-    char path[4200], id[TT_RUN_ID];
-    tt_bytes b;
+    char id[TT_RUN_ID];
 
-    snprintf(path, sizeof path, "%s/id", s->o.run);
-    if (!tt_file_exists(path) || tt_file_read(path, 64, &b)) return;
-    snprintf(id, sizeof id, "%.*s", (int)(b.size < 32 ? b.size : 32), (const char *)b.data);
-    tt_file_release(&b);
-    tt_hub_set_run(s->o.hub, id);
+    if (tt_run_id(s->o.run, id)) tt_hub_set_run(s->o.hub, id);
 }
 
 /* Ranks whose numbers were not those of the others. */

@@ -57,9 +57,7 @@ extern double tt_silence_s;
 bool tt_say(tt_wire *w, uint32_t to, json_t *o);
 /* The next letter that is an object with a `say`, which is *word; NULL: none. To be released. */
 json_t *tt_hear(tt_wire *w, uint32_t *from, const char **word);
-/* What goes into a letter. Text is for people and for names: what is not UTF-8 becomes '?'. Bytes
- * come out as they went in. */
-json_t *tt_json_text(const char *text);
+/* What goes into a letter, beside tt_json_text. Bytes come out as they went in. */
 json_t *tt_json_bytes(const void *data, size_t size);
 /* What is in one: "", 0 and 255 if there is no such thing. Bytes are added to `out`. */
 const char *tt_text_of(const json_t *o, const char *key);
@@ -76,6 +74,9 @@ void tt_bytes_of(const json_t *o, const char *key, tt_str *out);
 /* ---- pulse.c ---- */
 extern const double TT_LEASE_S;       /* a worker that hears nothing for so long ends */
 #define TT_PULSE_THREAD "tutti-pulse" /* its name */
+
+/* "function in file", or what is known of it. */
+void tt_function_name(const void *address, char *out, size_t size);
 
 /* ---- the book: see book.c ---- */
 

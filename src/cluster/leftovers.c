@@ -71,6 +71,18 @@ static void add(tt_leftover **list, int *count, const char *path, bool hub)
     snprintf(l->path, sizeof l->path, "%s", path);
 }
 
+/* TMPDIR may be one of the others, by whatever name. */
+static bool is_seen(const char *const *place, int i)
+{
+    struct stat a, b;
+
+    for (int k = 0; k < i; k++)
+        if (!stat(place[k], &a) && !stat(place[i], &b) && a.st_dev == b.st_dev &&
+            a.st_ino == b.st_ino)
+            return true;
+    return false;
+}
+
 tt_err tt_leftovers(tt_leftover **out, int *count)
 {
     const char *tmp = getenv("TMPDIR"),
@@ -82,8 +94,7 @@ tt_err tt_leftovers(tt_leftover **out, int *count)
     *out = NULL;
     *count = 0;
     for (int i = 0; i < PLACES; i++) {
-        if (!place[i] || (i == 2 && !strcmp(place[2], "/tmp")) || !(d = opendir(place[i])))
-            continue;
+        if (!place[i] || is_seen(place, i) || !(d = opendir(place[i]))) continue;
         while ((e = readdir(d))) {
             bool hub = is_hub_name(e->d_name);
             if ((!hub && !tt_room_is_named(e->d_name)) ||

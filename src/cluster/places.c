@@ -101,6 +101,15 @@ void tt_supervisor_host(tt_supervisor *s, const char *name, int slots)
     set_slots(s, place_of(s, name ? name : s->host), slots);
 }
 
+int tt_supervisor_slots_here(const tt_supervisor *s)
+{
+    int n = 0;
+
+    for (int at = 0; at < s->places; at++)
+        if (!strcmp(s->place[at].name, s->host)) n = s->place[at].slots;
+    return n;
+}
+
 tt_err tt_supervisor_leave(tt_supervisor *s, const char *name)
 {
     tt_str there = {0};

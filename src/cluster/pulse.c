@@ -42,7 +42,7 @@
 
 static const double BEAT_S = 0.1, STACK_S = 0.1, HEARD_S = 60, REACH_S = 15;
 const double TT_LEASE_S = 2;
-enum { FRAMES = 64 };
+enum { FRAMES = 64, HANDLER = 2 /* the first frames are of our handler, and the kernel's return */ };
 
 struct tt_pulse {
     tt_vital vital;
@@ -88,15 +88,16 @@ static void tell_stack(tt_pulse *p)
     double until = tt_clock_s() + STACK_S;
     struct timespec nap = {0, 1000000};
     json_t *lines = json_array();
-    char **names;
+    char name[512];
     int n;
 
     atomic_store(&frame_count, 0);
     pthread_kill(p->owner, SIGUSR2);
     while (!(n = atomic_load(&frame_count)) && tt_clock_s() < until) nanosleep(&nap, NULL);
-    names = n ? backtrace_symbols(frames, n) : NULL;
-    for (int i = 0; names && i < n; i++) json_array_append_new(lines, tt_json_text(names[i]));
-    free(names);
+    for (int i = HANDLER; i < n; i++) { /* what is returned to: the call is just before */
+        tt_function_name((const char *)frames[i] - (i > HANDLER), name, sizeof name);
+        json_array_append_new(lines, tt_json_text(name));
+    }
     if (!n) json_array_append_new(lines, json_string("it does not answer, not even to a signal"));
     tt_say(p->wire, 0,
            json_pack("{s:s, s:i, s:i, s:{s:s, s:i, s:o}}", "say", "tell", "world", p->world, "rank",

@@ -35,6 +35,7 @@ tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out);
 /* A host has so many slots from now on; 0: it leaves, once the next world is ready without it.
  * NULL: this host. Hosts that join by the hub need no call. */
 void tt_supervisor_host(tt_supervisor *s, const char *name, int slots);
+int tt_supervisor_slots_here(const tt_supervisor *s); /* of this host, left out or not */
 /* The same with 0 slots, and if it has joined, its agent ends then. TT_EINVAL: no host of this name
  * takes part; the message lists those that do. */
 tt_err tt_supervisor_leave(tt_supervisor *s, const char *name);

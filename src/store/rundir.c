@@ -214,6 +214,20 @@ bool tt_run_begun(const char *path)
     return holds_run(path);
 }
 
+bool tt_run_id(const char *run, char id[TT_RUN_ID])
+{
+    char path[PATH_ROOM];
+    tt_bytes b = {0};
+    bool fine;
+
+    if (path_join(run, "id", path) || !tt_file_exists(path) || tt_file_read(path, 64, &b))
+        return false;
+    fine = b.size >= TT_RUN_ID - 1;
+    if (fine) snprintf(id, TT_RUN_ID, "%.32s", (const char *)b.data);
+    tt_file_release(&b);
+    return fine && strspn(id, "0123456789abcdef") == TT_RUN_ID - 1;
+}
+
 tt_err tt_run_dir_id(tt_run_dir *d, char id[TT_RUN_ID])
 {
     char path[PATH_ROOM];
@@ -221,13 +235,11 @@ tt_err tt_run_dir_id(tt_run_dir *d, char id[TT_RUN_ID])
     tt_bytes b;
     tt_err err;
 
+    if (tt_run_id(d->path, id)) return TT_OK;
     if ((err = path_join(d->path, "id", path))) return err;
-    if (tt_file_exists(path)) {
+    if (tt_file_exists(path)) { /* one that is damaged is replaced, but not one that is not seen */
         if ((err = tt_file_read(path, 64, &b))) return err;
-        bool fine = b.size >= TT_RUN_ID - 1;
-        if (fine) snprintf(id, TT_RUN_ID, "%.32s", (const char *)b.data);
         tt_file_release(&b);
-        if (fine && strspn(id, "0123456789abcdef") == TT_RUN_ID - 1) return TT_OK;
     }
     if (getrandom(r, sizeof r, 0) != sizeof r)
         return tt_fail(TT_EENV, "no random numbers: %s", strerror(errno));

@@ -160,6 +160,7 @@ bool tt_run_begun(const char *path); /* is there a run in it? */
 /* The run's identity, whatever its folder is called: made the first time. */
 enum { TT_RUN_ID = 33 };
 tt_err tt_run_dir_id(tt_run_dir *d, char id[TT_RUN_ID]);
+bool tt_run_id(const char *run, char id[TT_RUN_ID]); /* ... if it has one */
 tt_err tt_run_dir_write(tt_run_dir *d, const char *file, const char *text);
 void tt_run_dir_close(tt_run_dir *d);
 
