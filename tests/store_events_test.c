@@ -104,6 +104,55 @@ TT_TEST(events, a_full_buffer_is_written_and_no_record_is_lost)
     EXPECT_INT(5001, records);
 }
 
+TT_TEST(events, who_comes_after_goes_on_in_the_same_file_after_its_last_whole_record)
+{
+    static uint8_t bytes[4096];
+    static const size_t torn[] = {0, 3, 12, 30, 47};
+    char **names, path[4096] = "";
+    tt_events *e;
+    size_t size = 40;
+
+    for (int i = 0; i < TT_COUNT(torn); i++) {
+        int count;
+        FILE *f;
+        EXPECT_OK(tt_events_open("logs", &e));
+        EXPECT_OK(tt_events_scalar(e, i, "train/loss", i));
+        tt_events_close(e);
+        size += 48;
+        EXPECT_INT(size, read_events("logs", bytes, sizeof bytes));
+        EXPECT_INT(48, record_size(bytes + size - 48));
+        EXPECT_OK(tt_dir_list("logs", &names, &count));
+        snprintf(path, sizeof path, "logs/%s", names[0]);
+        tt_dir_free(names, count);
+        EXPECT((f = fopen(path, "ab")) && fwrite(bytes + 40, 1, torn[i], f) == torn[i]);
+        EXPECT(!fclose(f)); /* killed there */
+    }
+    EXPECT_OK(tt_events_open("logs", &e));
+    tt_events_close(e);
+    EXPECT_INT(size, read_events("logs", bytes, sizeof bytes));
+    /* The data of the last record is none. */
+    EXPECT(!truncate(path, (off_t)size - 10) && !truncate(path, (off_t)size));
+    EXPECT_OK(tt_events_open("logs", &e));
+    tt_events_close(e);
+    EXPECT_INT(size - 48, read_events("logs", bytes, sizeof bytes));
+}
+
+TT_TEST(events, a_file_that_is_none_is_left_as_it_is)
+{
+    tt_events *e;
+    char **names;
+    int count;
+
+    EXPECT_OK(tt_dir_make("logs"));
+    tt_test_write("logs/events.out.tfevents.0000000001.a.1.0", "nonsense of some length", 23);
+    EXPECT_OK(tt_events_open("logs", &e));
+    tt_events_close(e);
+    EXPECT_OK(tt_dir_list("logs", &names, &count));
+    EXPECT_INT(2, count);
+    tt_dir_free(names, count);
+    EXPECT_FILE("logs/events.out.tfevents.0000000001.a.1.0", "nonsense of some length");
+}
+
 TT_TEST(events, two_writers_of_one_process_get_two_files)
 {
     tt_events *a, *b;

@@ -11,8 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 
 enum { BUFFER = 64 << 10, TAG_MOST = 1024, FRAME = 16, TRIES = 1000, FLUSH_S = 10 };
+enum { GO_ON_MOST = 256 << 20 }; /* bytes of a file that is gone on with: it is read when opened */
 
 struct tt_events {
     int fd;
@@ -117,6 +121,60 @@ size_t tt_event_scalar(uint8_t *out, size_t room, double wall_s, int64_t step, c
 
 /* ---- the file ---- */
 
+/* The length of the record that begins here, if it is whole; 0: it is torn, or none. */
+static size_t record_at(const uint8_t *at, size_t room)
+{
+    uint64_t n;
+    uint32_t crc;
+
+    if (room < FRAME) return 0;
+    memcpy(&n, at, 8);
+    memcpy(&crc, at + 8, 4);
+    return crc == masked_crc(at, 8) && n <= room - FRAME ? (size_t)n + FRAME : 0;
+}
+
+/* Leaves whole records in the file; false if it has none, or cannot be cut. */
+static bool cut_torn(int fd)
+{
+    struct stat st;
+    size_t size, at = 0, last = 0, n;
+    uint32_t crc;
+    uint8_t *b;
+
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || !st.st_size || st.st_size > GO_ON_MOST)
+        return false;
+    size = (size_t)st.st_size;
+    b = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (b == MAP_FAILED) return false;
+    for (; (n = record_at(b + at, size - at)); at += n) last = at;
+    if (at) { /* a machine that lost power may leave zeros for the data of the last one */
+        memcpy(&crc, b + at - 4, 4);
+        if (crc != masked_crc(b + last + 12, at - last - FRAME)) at = last;
+    }
+    munmap(b, size);
+    return at && (at == size || !ftruncate(fd, (off_t)at));
+}
+
+/* One file of a run, however many worlds train it: the newest there is, unless somebody has it. */
+static bool go_on(tt_events *e, const char *folder)
+{
+    static const char front[] = "events.out.tfevents.";
+    char **names;
+    int count;
+
+    if (tt_dir_list(folder, &names, &count)) return false;
+    for (int i = 0; i < count; i++) /* they are sorted, and the time is in the name */
+        if (!strncmp(names[i], front, sizeof front - 1))
+            snprintf(e->path, sizeof e->path, "%s/%s", folder, names[i]);
+    tt_dir_free(names, count);
+    if (!*e->path) return false;
+    e->fd = open(e->path, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (e->fd >= 0 && !flock(e->fd, LOCK_EX | LOCK_NB) && cut_torn(e->fd)) return true;
+    if (e->fd >= 0) close(e->fd);
+    e->fd = -1;
+    return false;
+}
+
 static tt_err create_file(tt_events *e, const char *folder)
 {
     char host[256] = "";
@@ -128,7 +186,10 @@ static tt_err create_file(tt_events *e, const char *folder)
                      n) >= (int)sizeof e->path)
             return tt_fail(TT_EINVAL, "%.200s...: the path is too long", folder);
         e->fd = open(e->path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-        if (e->fd >= 0) return tt_dir_sync(folder);
+        if (e->fd >= 0) {
+            flock(e->fd, LOCK_EX | LOCK_NB); /* nobody else has it yet */
+            return tt_dir_sync(folder);
+        }
         if (errno != EEXIST) break;
     }
     return tt_fail(TT_EIO, "create %s: %s", e->path, strerror(errno));
@@ -142,7 +203,13 @@ tt_err tt_events_open(const char *folder, tt_events **out)
     *out = NULL;
     if (!e) return tt_fail(TT_ENOMEM, "events in %s: no memory", folder);
     e->fd = -1;
-    if ((err = tt_dir_make(folder)) || (err = create_file(e, folder))) goto out;
+    if ((err = tt_dir_make(folder))) goto out;
+    if (go_on(e, folder)) {
+        e->flushed = tt_clock_s();
+        *out = e;
+        return TT_OK;
+    }
+    if ((err = create_file(e, folder))) goto out;
     e->size = tt_event_version(e->buffer, sizeof e->buffer, tt_wall_s());
     if ((err = tt_events_flush(e))) { /* so that TensorBoard knows the file for what it is */
         e->size = 0;

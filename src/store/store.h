@@ -193,8 +193,9 @@ void tt_journal_close(tt_journal *j);
 
 /* ---- TensorBoard events ---- */
 typedef struct tt_events tt_events;
-tt_err tt_events_open(const char *folder,
-                      tt_events **out); /* a new file events.out.tfevents.<t>.<host>.<pid>.<n> */
+/* Goes on with the newest file events.out.tfevents.<t>.<host>.<pid>.<n> of the folder, without what
+ * may be torn at its end; or makes one, if there is none, it is none, or somebody writes to it. */
+tt_err tt_events_open(const char *folder, tt_events **out);
 tt_err tt_events_scalar(tt_events *e, int64_t step, const char *tag,
                         double value); /* "train/loss" */
 tt_err tt_events_flush(tt_events *e);
