@@ -26,9 +26,9 @@ enum { BACKOFFS = sizeof BACKOFF_S / sizeof *BACKOFF_S };
 /* A world has proved itself after so many steps, or so long with any. */
 enum { PROOF_STEPS = 10 };
 static const double PROOF_S = 5, LOOK_S = 0.01, FOREVER = 1e300;
-/* The others come after the first rank has come: in so many times as long as they ever took, but
+/* The others come after the first rank has come: in so many times as long as they take usually, but
  * not less than so long. */
-static const double STRAGGLE = 10, STRAGGLE_S = 5;
+static const double STRAGGLE = 4, STRAGGLE_S = 5;
 enum { CODE_PEER = 4 };
 
 typedef struct rank {
@@ -73,7 +73,7 @@ struct tt_policy {
     int suspect;                     /* the host that was set aside last; -1: none   */
     int turns;                       /* rounds in which each had its turn            */
     int late;                        /* starts in a row that took too long */
-    double straggle_s; /* the longest from the first rank of a world to all of them; 0: unknown */
+    double straggle_s;               /* from the first rank of a world to all of them; 0: unknown */
     double start_after, go_after;
     double usual_s; /* a step; 0: not known */
     int64_t step;
@@ -397,6 +397,7 @@ static void take_beat(tt_policy *p, world *w, const tt_event *e)
 {
     rank *r = &w->rank[e->rank];
     int ready = 0;
+    double all;
 
     if (r->dead) return;
     if (w->generation && r->phase == TT_PHASE_STEP && e->phase == r->phase && e->step > r->step) {
@@ -420,7 +421,8 @@ static void take_beat(tt_policy *p, world *w, const tt_event *e)
     if (w->state != STARTING) return;
     for (int i = 0; i < w->members; i++) ready += w->rank[i].ready;
     if (ready < w->members) return;
-    if (p->now - w->hello > p->straggle_s) p->straggle_s = p->now - w->hello;
+    all = p->now - w->hello;
+    p->straggle_s = p->straggle_s > 0 ? 0.8 * p->straggle_s + 0.2 * all : all;
     p->late = 0;
     set_state(p, w, STANDING);
     if (p->suspect >= 0 && is_on(w, p->suspect)) return; /* from before it was set aside */

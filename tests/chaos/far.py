@@ -17,6 +17,9 @@ COMMIT_S = 5.0
 LEASE_S = 4  # to notice that a host is silent, and until its workers have ended by themselves: nothing is begun before
 
 
+OUT_S = 30  # a slot that has failed three times in a row is left out for so long, and a run that needs them all waits for it
+
+
 class Wrong(Exception):
     """What a fault found."""
 
@@ -332,6 +335,8 @@ class FarDisturber(Disturber):
         f.healed = self.heals or time.monotonic()
         self.faults.append(f)
         limit_s = (COMMIT_S + LEASE_S) * self.slack() + max(0, f.healed - time.monotonic())
+        if not self.joined and f.healed - f.at > COMMIT_S:
+            limit_s += OUT_S
         if f.ends or f.loses:
             self.await_generation(f.generation, "%s (%s)" % (f.name, f.whom))
         if not self.await_step(-1 if f.loses else self.step() + 20, limit_s, max(f.healed, time.monotonic())):
