@@ -72,6 +72,7 @@ struct tt_supervisor {
     int64_t failed_step;
     int failed_generation;
     char why[512], renewed[128], host[64];
+    char id[TT_MARK]; /* ours alone: workers of another supervisor are not heard */
 };
 
 /* ---- supervisor.c ---- */

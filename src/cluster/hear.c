@@ -373,13 +373,17 @@ void boss_hear(tt_supervisor *s)
     tt_hub_turn(s->o.hub);
     boss_hear_hosts(s);
     while ((o = tt_hub_next(s->o.hub, &from, &word))) {
-        if (!strcmp(word, "beat"))
+        bool beats = !strcmp(word, "beat"), tells = !strcmp(word, "tell"),
+             dies = !strcmp(word, "dying"), ours = !strcmp(tt_text_of(o, "boss"), s->id);
+        /* Far workers of a supervisor that died may reach the next one at the same address. They
+         * are not answered, and so their lease ends. */
+        if (beats && ours)
             hear_beat(s, from, o);
-        else if (!strcmp(word, "tell"))
+        else if (tells && ours)
             hear_told(s, o);
-        else if (!strcmp(word, "dying"))
+        else if (dies && ours)
             hear_dying(s, o);
-        else
+        else if (!beats && !tells && !dies)
             boss_news(s, (tt_news){.kind = TT_NEWS_LETTER, .line = json_incref(o), .from = from});
         json_decref(o);
     }

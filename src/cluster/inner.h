@@ -136,6 +136,7 @@ typedef struct tt_keeper {
 /* Life of the keeper, in a process just forked. Its exit code is that of the launcher. */
 _Noreturn void tt_keeper_run(const tt_keeper *k);
 
+tt_err tt_mark_make(char mark[TT_MARK]); /* nobody else has it */
 /* Sends `sig` (0: nothing) to all processes of this host that carry the mark, but for `except` and
  * the caller; returns how many there are. */
 int tt_mark_signal(const char *mark, int sig, int except);

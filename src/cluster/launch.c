@@ -518,7 +518,7 @@ static tt_err check_worker(const char *path)
     return tt_fail(TT_EENV, "the worker program %s may not be executed", path);
 }
 
-static tt_err make_mark(char mark[TT_MARK])
+tt_err tt_mark_make(char mark[TT_MARK])
 {
     unsigned char raw[(TT_MARK - 1) / 2];
 
@@ -700,7 +700,7 @@ tt_err tt_launch_start_by(tt_mpi mpi, const tt_launch_opts *o, tt_launch *out)
     tt_err err;
 
     *out = (tt_launch){0};
-    if ((err = make_mark(s.mark)) || (err = tt_launch_plan_by(mpi, o, s.mark, s.arena, &s.line)) ||
+    if ((err = tt_mark_make(s.mark)) || (err = tt_launch_plan_by(mpi, o, s.mark, s.arena, &s.line)) ||
         (err = check_worker(o->argv[0])) ||
         (err = name_folders(o->folder, s.arena, &s.folder, &s.shm)) || (err = make_folders(&s)) ||
         (err = open_pipes(&s)) || (err = fork_keeper(&s)))

@@ -4,6 +4,7 @@
  *                                  second; at: when, by the worker's clock
  *                          tell    world, rank, what: an object, for the display or the ledger
  *                          dying   world, rank: told to, it ends now
+ *                                  ... and in each, boss: whose it is (TUTTI_CONTROL_ID)
  *   supervisor to worker   go      generation, and what is committed
  *                          heard   the ledger has what was found, or the end
  *                          yield, move, save
@@ -42,13 +43,16 @@
 
 static const double BEAT_S = 0.1, STACK_S = 0.1, HEARD_S = 60, REACH_S = 15;
 const double TT_LEASE_S = 2;
-enum { FRAMES = 64, HANDLER = 2 /* the first frames are of our handler, and the kernel's return */ };
+enum {
+    FRAMES = 64,
+    HANDLER = 2 /* the first frames are of our handler, and the kernel's return */
+};
 
 struct tt_pulse {
     tt_vital vital;
     tt_wire *wire;
     int world, rank, supervisor, wake; /* a pidfd (-1: on another host), an eventfd */
-    char host[64];
+    char host[64], boss[TT_MARK];
     bool leased, answered; /* it lives by a lease, though it is near; it has heard of one */
     double until;          /* when its lease ends, by lease_clock */
     pthread_t thread, owner;
@@ -59,6 +63,15 @@ struct tt_pulse {
     json_t *told;              /* an array: what is still to be said */
     _Atomic int wish;
 };
+
+/* All that it says has in it whose it is. */
+static void say(tt_pulse *p, json_t *o)
+{
+    json_object_set_new(o, "boss", tt_json_text(p->boss));
+    json_object_set_new(o, "world", json_integer(p->world));
+    json_object_set_new(o, "rank", json_integer(p->rank));
+    tt_say(p->wire, 0, o);
+}
 
 /* ---- stacks ---- */
 
@@ -99,9 +112,8 @@ static void tell_stack(tt_pulse *p)
         json_array_append_new(lines, tt_json_text(name));
     }
     if (!n) json_array_append_new(lines, json_string("it does not answer, not even to a signal"));
-    tt_say(p->wire, 0,
-           json_pack("{s:s, s:i, s:i, s:{s:s, s:i, s:o}}", "say", "tell", "world", p->world, "rank",
-                     p->rank, "what", "event", "stack", "rank", p->rank, "lines", lines));
+    say(p, json_pack("{s:s, s:{s:s, s:i, s:o}}", "say", "tell", "what", "event", "stack", "rank",
+                     p->rank, "lines", lines));
 }
 
 /* ---- the thread ---- */
@@ -118,9 +130,8 @@ static double lease_clock(void)
 static void beat(tt_pulse *p)
 {
     if (p->mute || (p->mute = TT_FAILPOINT("pulse.beat"))) return;
-    tt_say(p->wire, 0,
-           json_pack("{s:s, s:i, s:i, s:i, s:s, s:i, s:I, s:I, s:b, s:f}", "say", "beat", "world",
-                     p->world, "rank", p->rank, "pid", (int)getpid(), "host", p->host, "phase",
+    say(p, json_pack("{s:s, s:i, s:o, s:i, s:I, s:I, s:b, s:f}", "say", "beat", "pid",
+                     (int)getpid(), "host", tt_json_text(p->host), "phase",
                      atomic_load(&p->vital.phase), "step", (json_int_t)atomic_load(&p->vital.step),
                      "kept", (json_int_t)atomic_load(&p->vital.kept), "waits",
                      tt_vital_waits(tt_clock_s()), "at", lease_clock()));
@@ -161,8 +172,7 @@ static void obey(tt_pulse *p, const char *word, const json_t *o)
         return;
     }
     if (!strcmp(word, "die")) {
-        tt_say(p->wire, 0,
-               json_pack("{s:s, s:i, s:i}", "say", "dying", "world", p->world, "rank", p->rank));
+        say(p, json_pack("{s:s}", "say", "dying"));
         tt_wire_close(p->wire, 0.2);
         _exit(4);
     }
@@ -189,10 +199,7 @@ static bool say_all(tt_pulse *p)
     p->told = json_array();
     closing = p->closing;
     pthread_mutex_unlock(&p->lock);
-    json_array_foreach(told, i, what)
-        tt_say(p->wire, 0,
-               json_pack("{s:s, s:i, s:i, s:O}", "say", "tell", "world", p->world, "rank", p->rank,
-                         "what", what));
+    json_array_foreach(told, i, what) say(p, json_pack("{s:s, s:O}", "say", "tell", "what", what));
     json_decref(told);
     return !closing;
 }
@@ -295,7 +302,7 @@ static tt_err reach(tt_pulse *p, const char *near)
 tt_err tt_pulse_open(int rank, tt_pulse **out)
 {
     const char *near = getenv("TUTTI_CONTROL"), *world = getenv("TUTTI_CONTROL_WORLD"),
-               *lease = getenv("TUTTI_CONTROL_LEASE");
+               *lease = getenv("TUTTI_CONTROL_LEASE"), *boss = getenv("TUTTI_CONTROL_ID");
     sigset_t all, before;
     tt_pulse *p;
     tt_err err;
@@ -306,6 +313,7 @@ tt_err tt_pulse_open(int rank, tt_pulse **out)
     if (!(p = calloc(1, sizeof *p))) tt_mem_out(sizeof *p);
     p->world = world ? atoi(world) : 0;
     p->rank = rank;
+    snprintf(p->boss, sizeof p->boss, "%s", boss ? boss : "");
     p->supervisor = -1;
     p->leased = lease && atof(lease) > 0;
     p->until = lease_clock() + (p->leased ? atof(lease) : REACH_S); /* until the first answer */

@@ -152,6 +152,7 @@ static tt_err launch_world(tt_supervisor *s, world *w)
         tt_arena_printf(a, "TUTTI_CONTROL_HOST=%s", s->host),
         tt_arena_printf(a, "TUTTI_CONTROL_PID=%d", (int)getpid()),
         tt_arena_printf(a, "TUTTI_CONTROL_WORLD=%d", w->id),
+        tt_arena_printf(a, "TUTTI_CONTROL_ID=%s", s->id),
         tt_arena_printf(a, "TUTTI_WORKERS=%d", w->workers),
         tt_arena_printf(a, "TUTTI_SHARE=%s", s->o.rooms && *s->o.rooms ? s->o.rooms : "0"),
         tt_arena_printf(a, "TUTTI_CONTROL_LEASE=%g", s->o.helm ? tt_helm_lease_s(s->o.helm) : 0),
@@ -556,7 +557,8 @@ tt_err tt_supervisor_open(const tt_supervisor_opts *o, tt_supervisor **out)
     s->book.fd = s->book.lock = -1;
     for (int i = 0; i < TT_WORLDS_MOST; i++) s->world[i].keeper = -1;
     gethostname(s->host, sizeof s->host - 1);
-    if ((err = tt_book_open(o->run,
+    if ((err = tt_mark_make(s->id)) ||
+        (err = tt_book_open(o->run,
                             &(tt_book_opts){tt_hub_address(o->hub), o->rooms,
                                             o->helm ? tt_helm_cluster(o->helm) : NULL},
                             &s->book))) {
