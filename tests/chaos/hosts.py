@@ -84,7 +84,7 @@ class Hosts:
         device = "iifname" if way == "input" else "oifname"
         some = "" if percent == 100 else "numgen random mod 100 < %d " % percent
         try:
-            return self.nft(i, "table inet chaos { chain %s { type filter hook %s priority 0; %s eth0 %sdrop; } }\n" % (
+            return self.nft(i, 'table inet chaos {\nchain %s {\ntype filter hook %s priority 0;\n%s "eth0" %sdrop\n}\n}\n' % (
                 way, way, device, some))
         except OSError:
             return False
