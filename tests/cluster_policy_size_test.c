@@ -681,7 +681,7 @@ TT_TEST(policy, more_causes_than_there_is_room_for_come_later_and_before_exit)
 
     o.strikes = 1;
     o.start_s = 1;
-    o.wait_s = 5;
+    o.wait_s = 1;
     o.standby = false;
     begin(o);
     give_host(0, 101);

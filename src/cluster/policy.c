@@ -26,6 +26,7 @@ enum { BACKOFFS = sizeof BACKOFF_S / sizeof *BACKOFF_S };
 /* A world has proved itself after so many steps, or so long with any. */
 enum { PROOF_STEPS = 10 };
 static const double PROOF_S = 5, LOOK_S = 0.01, FOREVER = 1e300;
+static const double NEEDED_S = 2; /* how long a slot is left out that all wait for */
 /* The others come after the first rank has come: in so many times as long as they take usually, but
  * not less than so long. */
 static const double STRAGGLE = 4, STRAGGLE_S = 5;
@@ -234,11 +235,13 @@ static void strike(tt_policy *p, const world *w, int r)
 {
     const world *a = active_world(p);
     tt_cause c = cause_of(TT_CAUSE_OUT, w, r);
+    double penance_s = p->o.penance_s;
 
-    /* A standby may fail on a slot where the active world does well: that slot is kept. */
+    /* A standby may fail on a slot where the active world does well: that slot is kept. One that
+     * cannot be done without is soon tried again: all wait for it. */
     if (a && a != w && a->state == ACTIVE && has_member(a, w->member[r])) return;
-    if (tt_roster_strike(&p->roster, w->member[r], p->o.strikes, p->o.penance_s, p->now))
-        tell(p, c);
+    if (tt_roster_count(&p->roster, -1) <= p->o.least && penance_s > NEEDED_S) penance_s = NEEDED_S;
+    if (tt_roster_strike(&p->roster, w->member[r], p->o.strikes, penance_s, p->now)) tell(p, c);
 }
 
 /* Something went wrong in a world, which ends by it; keeps (6). Slots are struck by the caller. */

@@ -56,7 +56,8 @@ typedef struct tt_policy_opts {
     double settle_s;    /* hosts join in storms: how long it must be quiet until a world is made
                          * for more of them, while there are fewer than `most`: 0.1           */
     int strikes;        /* failures in a row after which a slot is left out: 3                */
-    double penance_s;   /* how long, doubled each time: 30                                    */
+    double penance_s;   /* how long, doubled each time: 30; 2 at first if there are then fewer
+                         * than `least`                                                       */
     int catches;        /* times its numbers were wrong after which a slot is left out for good,
                          * however much it did well in between: 2                             */
     int max_restarts;   /* failures in a row, without a world between them that proved itself,
