@@ -5,6 +5,7 @@
 int tt_planted;
 void (*tt_plant_store)(void);
 
+#include "../src/cluster/happen.c"
 #include "../src/cluster/policy.c"
 #include "../src/cluster/roster.c"
 #include "../src/store/commit.c"

@@ -1,5 +1,5 @@
 /* roster: which slots there are, which of them are left out for a while, and who should be the
- * members of a world now. A part of policy: pure, and for policy.c alone. */
+ * members of a world now. A part of policy: pure, and for policy.c and happen.c alone. */
 #ifndef TT_ROSTER_H
 #define TT_ROSTER_H
 

@@ -1,8 +1,8 @@
 /* plant: the pure files once more, with mistakes in them that can be switched on.
  *
- * Included before src/cluster/policy.c, roster.c and src/store/commit.c, recover.c, ledger.c (see
- * tests/cluster_sim_pure_test.c), and by the simulator, which calls the functions by the names they
- * get here. tt_planted chooses the mistake; with 0 they are what the product is. */
+ * Included before src/cluster/happen.c, policy.c, roster.c and src/store/commit.c, recover.c,
+ * ledger.c (see tests/cluster_sim_pure_test.c), and by the simulator, which calls the functions by
+ * the names they get here. tt_planted chooses the mistake; with 0 they are what the product is. */
 #ifndef SIM_PLANT_H
 #define SIM_PLANT_H
 
@@ -15,6 +15,21 @@
 #define tt_policy_members   sim_policy_members
 #define tt_policy_look      sim_policy_look
 #define tt_policy_close     sim_policy_close
+#define mind_act            sim_mind_act
+#define mind_tell           sim_mind_tell
+#define mind_no_cause       sim_mind_no_cause
+#define mind_cause_of       sim_mind_cause_of
+#define mind_world          sim_mind_world
+#define mind_active         sim_mind_active
+#define mind_set_state      sim_mind_set_state
+#define mind_kill           sim_mind_kill
+#define mind_finish         sim_mind_finish
+#define mind_take           sim_mind_take
+#define mind_fail_rank      sim_mind_fail_rank
+#define mind_fail_hung      sim_mind_fail_hung
+#define mind_fail_start     sim_mind_fail_start
+#define mind_drop_suspects  sim_mind_drop_suspects
+#define mind_saves          sim_mind_saves
 #define tt_roster_host      sim_roster_host
 #define tt_roster_slot      sim_roster_slot
 #define tt_roster_slots     sim_roster_slots
