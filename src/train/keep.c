@@ -217,9 +217,13 @@ void keep_stepped(tt_trainer *t)
     if (t->keep && t->keep->mirror) t->keep->mirror->under_way = false;
 }
 
+/* Also if another rank dies now, or takes its host along, the next world begins with this step: all
+ * have committed it. With `average` the one that is told of is that of the last meeting. */
 tt_err keep_settle(tt_trainer *t)
 {
-    return t->keep ? mirror_wait(t->keep->mirror) : TT_OK;
+    tt_err err = t->keep ? mirror_wait(t->keep->mirror) : TT_OK;
+
+    return t->keep && t->plan.aggregate != TT_AVERAGE ? all_agree(t, err) : err;
 }
 
 int64_t keep_safe(const tt_trainer *t)

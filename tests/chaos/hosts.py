@@ -172,5 +172,6 @@ class Hosts:
             h.send_signal(signal.SIGKILL)
             h.wait()
         for i in self.all():
+            ip("link", "del", "v%d" % i) # at once; with its namespace it goes later
             ip("netns", "del", "host%d" % i)
         ip("link", "del", "br0")
