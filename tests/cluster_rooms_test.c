@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -126,6 +127,26 @@ TT_TEST(rooms, a_place_with_two_names_is_listed_once)
         EXPECT_INT(1, ours);
     }
     EXPECT(!rmdir(room));
+}
+
+TT_TEST(rooms, what_a_killed_mpich_has_left_goes_and_what_is_in_use_stays)
+{
+    char path[3][64]; /* left, open, mapped */
+    void *map = NULL;
+    int fd[3];
+
+    for (int i = 0; i < 3; i++) {
+        snprintf(path[i], sizeof path[i], "/dev/shm/mpich_shar_tmpXXXXXX");
+        EXPECT((fd[i] = mkstemp(path[i])) >= 0 && !ftruncate(fd[i], 4096));
+        if (i == 2) map = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd[i], 0);
+        if (i != 1) close(fd[i]);
+    }
+    tt_litter_sweep();
+    EXPECT(!tt_file_exists(path[0]) && tt_file_exists(path[1]) && tt_file_exists(path[2]));
+    close(fd[1]);
+    munmap(map, 4096);
+    tt_litter_sweep();
+    EXPECT(!tt_file_exists(path[1]) && !tt_file_exists(path[2]));
 }
 
 TT_TEST(rooms, the_first_is_made_for_this_user_alone)

@@ -79,6 +79,7 @@ static void clear_folders(const charge *c)
 {
     if (*c->tmp) tt_dir_remove(c->tmp);
     if (*c->shm) tt_dir_remove(c->shm);
+    tt_litter_sweep();
 }
 
 /* Hears of commands until the agent is gone, and ends what carries their marks. */

@@ -114,6 +114,8 @@ bool tt_room_is_named(const char *name);
 bool tt_room_is_left(const char *room); /* nobody holds it, and nobody is just about to */
 /* Ends what is left of a world that was started with this folder, and removes its folders. */
 tt_err tt_launch_clear(const char *folder);
+/* What an MPI has left in /dev/shm outside of all folders: when a world has ended. See litter.c. */
+void tt_litter_sweep(void);
 
 /* ---- the keeper: see keeper.c ---- */
 

@@ -317,6 +317,7 @@ void tt_keeper_run(const tt_keeper *k)
     end_all(&l);
     tt_dir_remove(k->folder);
     if (k->shm) tt_dir_remove(k->shm);
+    tt_litter_sweep();
     while (l.control >= 0 && poll(&(struct pollfd){l.control, POLLIN, 0}, 1, 0) > 0)
         listen_control(&l); /* it may have died since the launcher ended */
     if (k->rooms && l.control < 0 && !l.told) tt_rooms_remove(k->rooms);
