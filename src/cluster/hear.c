@@ -31,14 +31,14 @@ static void record_end(tt_supervisor *s, const world *w, const json_t *o, int co
 /* What was committed is on hosts that are gone: nobody should find out by the numbers. */
 static void tell_lost(tt_supervisor *s, int64_t step)
 {
-    int64_t last = s->book.ledger.told.label.step;
     tt_str text = {0};
 
-    if (step >= last) return;
-    tt_str_add(&text,
-               "tutti: warning: no complete copy of the state of step %lld is left: training goes "
-               "on from step %lld, %s",
-               (long long)last, (long long)step, step ? "the newest there is" : "the start");
+    tt_str_add(
+        &text,
+        "tutti: warning: no complete copy of the state is left, which was told of up to step "
+        "%lld: training goes on from step %lld, %s",
+        (long long)s->book.ledger.told.label.step, (long long)step,
+        step ? "the newest there is" : "the start");
     boss_news(s, (tt_news){.kind = TT_NEWS_TEXT, .text = text.data});
 }
 

@@ -74,7 +74,8 @@ void boss_hear_hosts(tt_supervisor *s)
 }
 
 /* Hosts that wanted to leave go when no world has a part of it there any more. Until the next one
- * has made a step, what they have of the state may be the only copy. */
+ * has made a step, what they have of the state may be the only copy; if none is to come for now,
+ * they keep it. */
 void boss_release_hosts(tt_supervisor *s)
 {
     tt_policy_view v = tt_policy_look(s->policy);
@@ -88,7 +89,7 @@ void boss_release_hosts(tt_supervisor *s)
             int n = s->world[i].id ? tt_policy_members(s->policy, s->world[i].id, &m) : 0;
             for (int r = 0; r < n; r++) used |= m[r].host == at;
         }
-        if (used || (v.active >= 0 && !steps)) continue;
+        if (used || (!steps && !v.waiting)) continue;
         s->place[at].leaving = false;
         tt_hub_bye(s->o.hub, s->place[at].name, steps);
     }
