@@ -198,7 +198,10 @@ static int train(tt_trainer *t, listener *l, bool *alone, tt_err *met)
         }
     } else if (left) {
         if (!l->silent) tt_pulse_tell(l->pulse, json_pack("{s:s}", "event", "left"));
-        if ((moves || !tt_train_kept(t)) && (err = tt_train_save(t))) *alone = true;
+        moves = moves || !tt_train_kept(t);
+        if (moves && (err = tt_train_save(t))) *alone = true;
+        if (moves && !err && !l->silent)
+            tt_pulse_tell(l->pulse, json_pack("{s:s}", "event", "saved all"));
         tell_end(l, NULL);
         *met = err;
         return err ? cli_exit_code(err) : 0;

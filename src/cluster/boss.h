@@ -62,6 +62,7 @@ struct tt_supervisor {
     place *place; /* of hosts, by the policy's numbers */
     int places, threads;
     bool began; /* a world has told of its start */
+    bool saved; /* the last one has saved all it had done, and left */
     tt_news *news, held;
     int first, end, room;
     char *kept[TT_KEPT_LINES];

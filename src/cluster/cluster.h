@@ -193,7 +193,7 @@ typedef struct tt_go {
     uint32_t generation;
     bool known;    /* something is committed, as far as the ledger has it ... */
     tt_told told;  /* ... and this is it */
-    bool ended;    /* the run had come to its end, or was stopped, and goes on from there */
+    bool ended;    /* the run had come to its end, was stopped or moved: all of it was saved */
     char why[512]; /* how the world before ended; "": there was none */
 } tt_go;
 tt_err tt_pulse_ready(tt_pulse *p, tt_go *out);

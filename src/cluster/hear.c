@@ -245,6 +245,10 @@ static void hear_told(tt_supervisor *s, const json_t *letter)
         s->left = tt_clock_s();
         return;
     }
+    if (!strcmp(event, "saved all")) {
+        s->saved = true;
+        return;
+    }
     if (!strcmp(event, "progress")) note_resized(s, w, o);
     /* Too late: another world goes on, or nobody cares any more what went wrong in this one. */
     if ((w->killed || w->kill_at > 0) && (!strcmp(event, "end") || !strcmp(event, "error"))) return;

@@ -344,7 +344,8 @@ static void give_go(tt_supervisor *s, world *w, int generation)
                                       (json_int_t)k->told.label.generation, "attempt",
                                       (json_int_t)k->told.label.attempt, "step",
                                       (json_int_t)k->told.label.step, "by", (json_int_t)k->told.by,
-                                      "ended", k->ended));
+                                      "ended", k->ended || s->saved));
+    s->saved = false;
     w->generation = generation;
     w->went = tt_clock_s();
     tt_record r = {.kind = TT_REC_GO, .generation = (uint32_t)generation, .workers = w->workers};
