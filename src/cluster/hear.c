@@ -33,6 +33,7 @@ static void tell_lost(tt_supervisor *s, int64_t step)
 {
     tt_str text = {0};
 
+    if (step == s->book.ledger.told.label.step) return; /* the last world began there, no more */
     tt_str_add(
         &text,
         "tutti: warning: no complete copy of the state is left, which was told of up to step "
