@@ -46,9 +46,7 @@ def kill_on(d, i):
         return None
     p = d.rng.choice(found)
     active = p.pid in d.hosts.holders_of_slots(i)
-    try:
-        os.kill(p.pid, signal.SIGKILL)
-    except ProcessLookupError:
+    if not lab.send(p.pid, signal.SIGKILL):
         return None
     d.ends = d.ends or active
     return "a worker of host%d%s" % (i, "" if active else ", standby")
@@ -68,8 +66,9 @@ def stop_far(d):
     if not found:
         return None
     p, pause = d.rng.choice(found), d.rng.choice((0.3, 0.6, 5))
-    os.kill(p.pid, signal.SIGSTOP)
-    d.back_after(pause, None, lambda: os.kill(p.pid, signal.SIGCONT))
+    if not lab.send(p.pid, signal.SIGSTOP):
+        return None
+    d.back_after(pause, None, lambda: lab.send(p.pid, signal.SIGCONT))
     return "a worker of host%d for %g s" % (i, pause)
 
 
@@ -160,7 +159,7 @@ def wipe_all(d):
         d.hosts.wipe(i)
     for i in d.hosts.all():
         for p in workers(d, i):
-            os.kill(p.pid, signal.SIGKILL)
+            lab.send(p.pid, signal.SIGKILL)
     return "the vaults of all"
 
 

@@ -18,17 +18,9 @@ def pick(d, role, which=None):
     return d.rng.choice(found) if found else None
 
 
-def send(d, p, sig):
-    try:
-        os.kill(p.pid, sig)
-        return True
-    except ProcessLookupError:
-        return False
-
-
 def hit(d, role, sig, which=None):
     p = pick(d, role, which)
-    if not p or not send(d, p, sig):
+    if not p or not lab.send(p.pid, sig):
         return None
     d.ends = p.active
     if role in ("worker", "standby"):
@@ -69,14 +61,14 @@ def kill_two(d):
     if len(workers) < 2:
         return None
     for p in d.rng.sample(workers, 2):
-        send(d, p, signal.SIGKILL)
+        lab.send(p.pid, signal.SIGKILL)
     return "two at once"
 
 
 def kill_world(d):
     workers = d.t.roles()["worker"]
     for p in workers:
-        send(d, p, signal.SIGKILL)
+        lab.send(p.pid, signal.SIGKILL)
     return "all workers" if workers else None
 
 
@@ -95,7 +87,7 @@ def kill_again(d):
     standby = d.t.roles()
     p = d.rng.choice(standby["standby"] + standby["worker"] or [None])
     if p:
-        send(d, p, signal.SIGKILL)
+        lab.send(p.pid, signal.SIGKILL)
     return "and another in recovery"
 
 
@@ -104,9 +96,9 @@ def stop(d):
     pause = d.rng.choice((0.3, 0.6, 5))
     if p and p.active and d.late:
         pause = d.late.pop()
-    if not p or not send(d, p, signal.SIGSTOP):
+    if not p or not lab.send(p.pid, signal.SIGSTOP):
         return None
-    d.later(pause, lambda: send(d, p, signal.SIGCONT))
+    d.later(pause, lambda: lab.send(p.pid, signal.SIGCONT))
     d.ends = pause > 1 and p.active  # 0.6 s may be just short enough
     d.heals = time.monotonic() + (0 if d.ends else pause)
     return "%s for %g s" % ("rank %d" % p.rank, pause)
@@ -119,12 +111,12 @@ def slow(d):
         return None
     until = time.monotonic() + d.rng.uniform(0.5, 2)
     while time.monotonic() < until:
-        if not send(d, p, signal.SIGSTOP):
+        if not lab.send(p.pid, signal.SIGSTOP):
             break
         time.sleep(0.03)
-        send(d, p, signal.SIGCONT)
+        lab.send(p.pid, signal.SIGCONT)
         time.sleep(0.01)
-    send(d, p, signal.SIGCONT)
+    lab.send(p.pid, signal.SIGCONT)
     return "rank %d" % p.rank
 
 
@@ -152,10 +144,7 @@ def end_everyone(d):
     everyone = [d.t.process.pid] + [p.pid for p in lab.descendants(d.t.process.pid)]
     d.rng.shuffle(everyone)
     for pid in everyone:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        lab.send(pid, signal.SIGKILL)
     d.t.process.wait()
     d.t.reader.join(5)
 
@@ -196,7 +185,7 @@ def wipe_all(d):
     d.saved, d.loses = newest_saved(d.t.run), True
     shutil.rmtree(vault.folder, ignore_errors=True)
     for p in workers:
-        send(d, p, signal.SIGKILL)
+        lab.send(p.pid, signal.SIGKILL)
     return "the vault"
 
 

@@ -115,10 +115,7 @@ class Hosts:
     def signal(self, i, sig):
         found = self.inside(i)
         for p in found:
-            try:
-                os.kill(p.pid, sig)
-            except ProcessLookupError:
-                pass
+            lab.send(p.pid, sig)
         return found
 
     def vaults(self, i):

@@ -21,6 +21,15 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 SHM = "/dev/shm"
 
 
+def send(pid, sig):
+    """False: it is gone."""
+    try:
+        os.kill(pid, sig)
+        return True
+    except ProcessLookupError:
+        return False
+
+
 # ---- a place of our own ----
 
 def isolate():
