@@ -569,6 +569,21 @@ TT_TEST(policy, a_host_on_which_nothing_can_be_started_is_left_out)
     }
 }
 
+TT_TEST(policy, a_host_of_which_nobody_is_heard_while_others_are_is_left_out_at_once)
+{
+    begin(elastic(1, 2));
+    give_host(0, 1);
+    give_host(1, 1);
+    for (int i = 0; i < 100 && !x.starts; i++) pass(0.05);
+    world_of(1)->mute[1] = true; /* its launcher waits for it */
+    pass(59);
+    EXPECT(!was_told(TT_CAUSE_OUT));
+    pass(5);
+    EXPECT(was_told(TT_CAUSE_OUT));
+    EXPECT_INT(1, tt_policy_look(x.p).workers);
+    end();
+}
+
 TT_TEST(policy, two_hosts_on_which_nothing_can_be_started_are_left_out)
 {
     tt_policy_opts o = elastic(1, 4);

@@ -121,8 +121,28 @@ static void clear_suspects(tt_policy *p)
     mind_tell(p, c);
 }
 
+/* Nobody of a host was heard in all the time that a start has, and others were: once is enough, if
+ * it can be done without. Some launchers wait for such a host for ever. */
+static bool bar_silent(tt_policy *p, const world *w, int host)
+{
+    const world *a = mind_active(p);
+    tt_cause c = mind_no_cause(TT_CAUSE_OUT);
+    int slots = 0;
+
+    for (int r = 0; r < w->members; r++)
+        if (w->member[r].host == host && w->rank[r].hello) return false;
+    for (int i = 0; i < tt_roster_slots(&p->roster, host); i++)
+        slots += tt_roster_usable(&p->roster, (tt_member){host, i, false});
+    if (!slots) return true; /* it is left out already */
+    if ((a && is_on(a, host)) || tt_roster_count(&p->roster, -1) - slots < p->o.least) return false;
+    tt_roster_bar(&p->roster, host, p->o.penance_s, p->now);
+    c.host = host;
+    mind_tell(p, c);
+    return true;
+}
+
 /* To blame for a world that did not come up: who never said hello; if all did, who is not ready. If
- * none did, a host on which nothing can be started. */
+ * none did, a host on which nothing can be started. code -1: it had all the time there is. */
 void mind_fail_start(tt_policy *p, world *w, int code)
 {
     int hellos = 0, first = -1;
@@ -135,8 +155,10 @@ void mind_fail_start(tt_policy *p, world *w, int code)
     c.code = code;
     fail(p, w, c);
     if (!hellos) find_mute_host(p);
-    for (int r = 0; r < w->members && hellos; r++)
-        if (hellos < w->members ? !w->rank[r].hello : !w->rank[r].ready) strike(p, w, r);
+    for (int r = 0; r < w->members && hellos; r++) {
+        if (hellos < w->members ? w->rank[r].hello : w->rank[r].ready) continue;
+        if (code != -1 || !bar_silent(p, w, w->member[r].host)) strike(p, w, r);
+    }
 }
 
 /* ---- events ---- */
