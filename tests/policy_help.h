@@ -77,7 +77,7 @@ static inline void carry_out(const tt_action *a)
         for (int r = 0; r < w->members; r++) {
             note("%d.%d%s%s", m[r].host, m[r].slot, m[r].spare ? "s" : "",
                  r + 1 < w->members ? "," : " ");
-            w->broken |= x.broken >> m[r].host & 1;
+            w->broken |= m[r].host < 32 && (x.broken >> m[r].host & 1);
         }
         for (int r = 0; r < w->members; r++) w->mute[r] = w->broken;
         break;
