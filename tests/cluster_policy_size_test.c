@@ -384,6 +384,17 @@ TT_TEST(policy, what_is_fatal_for_a_standby_is_not_for_the_run)
     end();
 }
 
+/* A world of one trains, and is asked to stop; what it would do is left to the test. */
+static void stop_who_does_not_hear(void)
+{
+    begin(fixed(1));
+    x.deaf = true;
+    give_host(0, 1);
+    pass(2);
+    x.log[0] = 0;
+    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+}
+
 TT_TEST(policy, stop_saves_and_ends)
 {
     begin(fixed(1));
@@ -397,12 +408,7 @@ TT_TEST(policy, stop_saves_and_ends)
     EXPECT(x.end.kind == TT_CAUSE_NONE); /* it has ended as it should */
     end();
 
-    begin(fixed(1)); /* one that does not hear */
-    x.deaf = true;
-    give_host(0, 1);
-    pass(2);
-    x.log[0] = 0;
-    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    stop_who_does_not_hear();
     pass(4.8);
     expect_log("tell:stop save1 ");
     pass(1);
@@ -457,12 +463,7 @@ TT_TEST(policy, a_stop_between_two_worlds_is_saved_by_the_next)
 
 TT_TEST(policy, who_dies_while_it_saves_is_replaced_but_not_for_ever)
 {
-    begin(fixed(1));
-    x.deaf = true;
-    give_host(0, 1);
-    pass(2);
-    x.log[0] = 0;
-    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    stop_who_does_not_hear();
     give_dead(1, 0, 137);
     pass(0.1);
     expect_log("tell:stop save1 kill1 persist2 go2 save2 ");
@@ -502,12 +503,7 @@ TT_TEST(policy, stop_ends_when_nothing_is_active)
 
 TT_TEST(policy, quit_does_not_wait)
 {
-    begin(fixed(1));
-    x.deaf = true;
-    give_host(0, 1);
-    pass(2);
-    x.log[0] = 0;
-    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    stop_who_does_not_hear();
     give((tt_event){.kind = TT_EV_QUIT, .code = 130});
     pass(0.2);
     expect_log("tell:stop save1 kill1 kill2 exit75 ");
@@ -516,12 +512,7 @@ TT_TEST(policy, quit_does_not_wait)
 
 TT_TEST(policy, a_result_wins_over_a_stop)
 {
-    begin(fixed(1));
-    x.deaf = true;
-    give_host(0, 1);
-    pass(2);
-    x.log[0] = 0;
-    give((tt_event){.kind = TT_EV_STOP, .code = 75});
+    stop_who_does_not_hear();
     give((tt_event){.kind = TT_EV_RESULT, .world = 1, .code = 0});
     give_gone(1, 0);
     pass(0.1);

@@ -537,9 +537,10 @@ static size_t populate(const tt_strategy *s, int local, int advice)
 }
 
 /* Of gradients that there is room for in case units move, a first step needs few. To populate the
- * others too made no recovery shorter, and several longer: it costs CPU time while another world
- * trains, and time until a killed world is gone. With 100 MB of state, four workers and four grains
- * a standby has 200 MB instead of 570, and each rank takes 65 ms in the kernel instead of 110. */
+ * others too costs memory, CPU time while another world trains, and time until a killed one is gone
+ * (what it does to a recovery was not measured by itself). With 100 MB of state, four workers and
+ * four grains a standby has 200 MB instead of 570, and each rank takes 65 ms in the kernel instead
+ * of 110. */
 tt_err tt_strategy_warm(tt_strategy *s)
 {
     int ranks = s->nodes[s->node].ranks;

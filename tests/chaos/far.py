@@ -8,8 +8,9 @@ import signal
 import subprocess
 import time
 
+import faults
 import lab
-from faults import Disturber, Fault, begin_again, newest_saved, resize
+from faults import Disturber, Fault, newest_saved, resize
 
 PORT = 4444
 SLOTS = 2  # of the first host
@@ -242,14 +243,9 @@ def kill_agent(d):
 
 
 def kill_supervisor(d):
-    if d.t.ended():
-        return None
-    d.t.process.kill()
-    d.t.process.wait()
-    d.t.reader.join(5)
     for i in d.hosts.all():
         d.parted[i] = time.monotonic()
-    return begin_again(d)
+    return faults.kill_supervisor(d)
 
 
 GIVEN = {cut: 2, cut_to: 2, cut_from: 2, lose_packets: 1, slow_link: 1, kill_far: 2, kill_near: 2, stop_far: 1, kill_host: 1, freeze: 2,

@@ -64,7 +64,7 @@ class Hosts:
         return os.path.join(self.folder, "tmp%d" % i)
 
     def shm(self, i):
-        return "/proc/%d/root/dev/shm" % self.holders[i - 1].pid
+        return os.path.join("/proc", str(self.holders[i - 1].pid), "root", "dev", "shm")
 
     def env(self, i, env):
         """What a command of host i has for an environment."""
