@@ -116,8 +116,8 @@ static tt_err choose_origin(tt_trainer *t, const tt_train_opts *o, bool resumed,
     out->label = (tt_label){.step = t->ckpt ? tt_ckpt_step(t->ckpt) : 0};
     out->lost = t->told.known;
     if (!t->keep) return TT_OK;
-    /* What was committed last may have been saved, too: then nothing is lost. Only of a run that
-     * had ended is that known. What died has committed more than it came to tell. */
+    /* What was committed last may have been saved, too: then nothing is lost. That is known of a
+     * run that had ended, or moved here. What died has committed more than it came to tell. */
     if (labelled && t->told.ended && tt_told_leads_to(&t->told.told, l)) {
         out->label = l;
         out->made = l.generation;
