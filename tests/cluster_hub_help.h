@@ -66,17 +66,21 @@ static inline int wait_code(pid_t pid)
     return tt_exit_code(status);
 }
 
-/* Not there, or a zombie that nobody waits for. */
+enum { EXITING = 4 }; /* the kernel's PF_EXITING */
+
+/* Not there, or being taken apart, or a zombie that nobody waits for. */
 static inline bool is_dead(int pid)
 {
-    char path[64], state = 'Z';
+    char path[64], state;
+    unsigned flags = EXITING;
     FILE *f;
 
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     if (!(f = fopen(path, "r"))) return true;
-    if (fscanf(f, "%*d (%*[^)]) %c", &state) != 1) state = 'Z';
+    if (fscanf(f, "%*d (%*[^)]) %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2 || state == 'Z')
+        flags = EXITING;
     fclose(f);
-    return state == 'Z';
+    return flags & EXITING;
 }
 
 static inline void wait_dead(int pid)

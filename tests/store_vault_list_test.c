@@ -27,7 +27,6 @@ TT_TEST(vault, all_slots_are_listed_in_order)
     EXPECT_OK(tt_vault_list(folder, &list, &count));
     EXPECT_INT(3, count);
     EXPECT(list[0].slot == 0 && list[1].slot == 2 && list[2].slot == 10);
-    EXPECT(list[0].taken && list[1].taken && !list[2].taken);
     EXPECT(list[1].key == KEY && list[2].key == KEY + 1);
     EXPECT(list[1].bytes == HALF && list[2].bytes == 100);
     EXPECT(list[0].current == tt_vault_current(w) && list[2].current == -1);
@@ -40,7 +39,7 @@ TT_TEST(vault, all_slots_are_listed_in_order)
     tt_vault_close(v);
     tt_vault_close(w);
     EXPECT_OK(tt_vault_list(folder, &list, &count));
-    EXPECT(count == 3 && !list[0].taken && !list[1].taken);
+    EXPECT_INT(3, count);
     free(list);
     EXPECT_ERR(TT_EIO, tt_vault_list("absent", &list, &count));
 }
@@ -207,7 +206,7 @@ TT_TEST(vault, what_is_read_of_a_busy_slot_is_of_one_moment)
         tt_vault_view view;
         EXPECT_OK(tt_vault_list(p.folder, &list, &count));
         EXPECT_INT(1, count);
-        EXPECT(list->taken && list->current >= 0);
+        EXPECT(list->current >= 0);
         int64_t now = list->half[list->current].label.step,
                 before = list->half[!list->current].label.step;
         EXPECT(is_described(&list->half[list->current], now));

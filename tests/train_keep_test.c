@@ -135,6 +135,43 @@ TT_TEST(keep, what_another_version_has_left_is_not_passed_over_in_silence)
     EXPECT_INT(1, count_text("old/log.txt", "is of a job with another model, optimiser"));
 }
 
+/* A process of the world before, which nobody knows to be there: it commits one more step, and is
+ * gone. */
+static void wake_up(const tt_world *w)
+{
+    char folder[4096];
+    tt_vault_info *list;
+    tt_vault_half what;
+    tt_vault *v;
+    int count;
+
+    if (w->rank != 1) return;
+    vault_of("late", 0, folder);
+    EXPECT_OK(tt_vault_list(folder, &list, &count));
+    EXPECT_OK(tt_vault_open(folder, 1, list[1].key, list[1].bytes, 1, &v));
+    what = list[1].half[list[1].current];
+    what.label.step++;
+    memcpy(tt_vault_data(v, tt_vault_begin(v)), tt_vault_data(v, list[1].current), list[1].bytes);
+    tt_vault_commit(v, &what);
+    tt_vault_close(v);
+    free(list);
+}
+
+TT_TEST(keep, a_slot_that_was_written_to_while_it_was_looked_at_is_not_taken)
+{
+    together x = {
+        .text = job_text,
+        .changes = exact,
+        .threads = 1,
+        .told = {.generation = 2},
+        .meanwhile = wake_up,
+        .opts = {.run = "late", .again = true, .keep = true, .stand_by = true, .vital = &vital}};
+
+    world_of("late", 1, 3, NULL, 5, exact);
+    EXPECT_ERR(TT_EPEER, tt_sim_run(3, NULL, 30, train_rank, &x));
+    EXPECT(strstr(tt_message(), "slot 1 was written to while this world began"));
+}
+
 /* Who ended it may have been killed before it told anybody: between the commit and that are a few
  * instructions, and a thread that sends. */
 TT_TEST(keep, the_end_of_an_epoch_is_told_again_by_the_next_world)

@@ -21,6 +21,7 @@ typedef struct together {
     int64_t until;      /* 0: to its end */
     tt_train_told told; /* with opts.stand_by */
     tt_train_found found;
+    void (*meanwhile)(const tt_world *w);    /* between finding and taking up; may be NULL */
     void (*before)(tt_world *w, int64_t at); /* called before each step; may be NULL */
     /* what came of it, by rank 0 */
     int64_t steps;
@@ -72,7 +73,9 @@ static inline tt_err train_rank(tt_world *w, void *arg)
     if ((err = tt_train_open(&o, &t))) goto out;
     if (o.stand_by) {
         tt_train_found found;
-        if ((err = tt_train_find(t, &x->told, &found)) || (err = tt_train_begin(t))) goto out;
+        if ((err = tt_train_find(t, &x->told, &found))) goto out;
+        if (x->meanwhile) x->meanwhile(w);
+        if ((err = tt_train_begin(t))) goto out;
         if (!w->rank) x->found = found;
     }
     while (!p.end && (!x->until || p.step < x->until)) {

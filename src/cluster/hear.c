@@ -33,7 +33,8 @@ static void tell_lost(tt_supervisor *s, int64_t step)
 {
     tt_str text = {0};
 
-    if (step == s->book.ledger.told.label.step) return; /* the last world began there, no more */
+    /* The last world began there, no more; or somebody has gone on without a supervisor. */
+    if (step >= s->book.ledger.told.label.step) return;
     tt_str_add(
         &text,
         "tutti: warning: no complete copy of the state is left, which was told of up to step "

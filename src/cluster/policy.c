@@ -368,16 +368,17 @@ static void keep_standby(tt_policy *p)
 {
     world *w = standby_world(p), *a = mind_active(p);
     bool trains = a && a->state == ACTIVE;
+    bool late = p->stopping && p->now >= p->stop_by; /* there is nothing left for it to save */
 
     /* If nothing trains, one that is fit is better than one that is wanted and not there yet. */
     if (w && !PLANTED(PLANT_UNFIT) &&
-        (!is_fit(p, w) || (trains && !is_wanted(p, w) && p->roster.members && is_settled(p)))) {
+        (late || !is_fit(p, w) ||
+         (trains && !is_wanted(p, w) && p->roster.members && is_settled(p)))) {
         mind_kill(p, w);
         w = NULL;
     }
-    if (w || !p->roster.members || !is_settled(p) || p->now < p->start_after) return;
+    if (w || late || !p->roster.members || !is_settled(p) || p->now < p->start_after) return;
     if (a && a->state == CLOSING) return; /* none is needed, if all goes well */
-    if (p->stopping && p->now >= p->stop_by) return;
     if (trains && is_wanted(p, a) && !p->o.standby) return;
     start_world(p);
 }

@@ -267,17 +267,18 @@ bool tt_ledger_has(const tt_ledger *l, const tt_record *r)
 
 static const char *take_epoch(tt_ledger *l, const tt_record *r)
 {
-    tt_witness want = tt_witness_whole(r->samples), last = l->witness;
+    tt_witness last = l->witness;
     int64_t before = l->epoch;
     bool first = !l->epochs;
 
     l->epoch = r->epoch;
     l->witness = r->witness;
     l->epochs = true;
-    if (r->witness.count != want.count)
+    if (r->witness.count != r->samples)
         return violated(l, "epoch %lld: %llu samples were taken, it has %llu", (long long)r->epoch,
-                        (unsigned long long)r->witness.count, (unsigned long long)want.count);
-    if (r->witness.sum != want.sum)
+                        (unsigned long long)r->witness.count, (unsigned long long)r->samples);
+    if (l->whole.count != r->samples) l->whole = tt_witness_whole(r->samples);
+    if (r->witness.sum != l->whole.sum)
         return violated(l, "epoch %lld: a sample was taken twice, and another one not at all",
                         (long long)r->epoch);
     if (!first && r->epoch < before)

@@ -70,8 +70,9 @@ typedef struct tt_ledger { /* zero it to start */
     int64_t epoch;       /* the newest of which the witness is known, in this attempt  */
     tt_witness witness;
     bool epochs;
-    int bad;        /* records that violate */
-    char what[512]; /* the first violation, a sentence; "" if there is none */
+    tt_witness whole; /* of an epoch as it should be: made once, for it takes long */
+    int bad;          /* records that violate */
+    char what[512];   /* the first violation, a sentence; "" if there is none */
 } tt_ledger;
 
 /* Takes the next record. NULL if all is well; else what is violated, valid until the next call. The

@@ -82,7 +82,6 @@ void tt_vault_close(tt_vault *v); /* the slot stays, free for others; accepts NU
 
 typedef struct tt_vault_info {
     int slot;
-    bool taken; /* somebody has it now */
     uint64_t key;
     size_t bytes;
     int current;

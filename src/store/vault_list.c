@@ -364,7 +364,6 @@ static bool read_slot(int dir, const char *name, tt_vault_info *out)
         out->key = h.key;
         out->bytes = h.bytes;
         out->current = tt_vault_halves(&h, out->half);
-        out->taken = !tt_vault_lock(fd, LOCK_SH, 0);
     }
     close(fd);
     return ok;

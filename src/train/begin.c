@@ -60,7 +60,8 @@ static tt_err begin_anew(tt_trainer *t, const tt_train_opts *o)
 
 typedef struct origin { /* what rank 0 knows, for all */
     char id[TT_RUN_ID];
-    bool resumed;
+    bool resumed, saved; /* saved: there is a checkpoint, and it has a label */
+    tt_label label;
 } origin;
 
 static tt_err open_folder(tt_trainer *t, const tt_train_opts *o, origin *out)
@@ -88,6 +89,29 @@ static tt_label label_of(const tt_ckpt *c, bool *known)
                       tt_ckpt_step(c)};
 }
 
+/* Rank 0, in the first world of a supervisor: the newest checkpoint may tell of more than the last
+ * lines of the ledger, which a machine that lost its power may have lost, too; and whoever trained
+ * the run meanwhile without a supervisor has left no other word. */
+static tt_err look_at_ckpt(tt_trainer *t, const tt_train_opts *o, origin *out)
+{
+    tt_err err;
+
+    if (!out->resumed || !o->keep || t->told.why) return TT_OK;
+    if ((err = trainer_find_ckpt(t, &t->ckpt))) return err;
+    if (t->ckpt) out->label = label_of(t->ckpt, &out->saved);
+    return TT_OK;
+}
+
+/* Has the vault what is newest? One of a world that nobody counted has no label. */
+static bool vault_leads(const tt_recovery *r, const tt_ckpt *c)
+{
+    bool labelled;
+
+    if (!c) return true;
+    tt_label l = label_of(c, &labelled);
+    return labelled ? tt_label_compare(l, r->label) <= 0 : l.step <= r->label.step;
+}
+
 /* Rank 0: is it the vault, a checkpoint or the start? */
 static tt_err choose_origin(tt_trainer *t, const tt_train_opts *o, bool resumed,
                             tt_train_found *out)
@@ -102,20 +126,17 @@ static tt_err choose_origin(tt_trainer *t, const tt_train_opts *o, bool resumed,
         out->disk = false;
         out->made = r->behind ? out->label.generation : r->label.generation;
         out->lost = r->behind;
-        if (!r->behind) return TT_OK;
     }
-    if (resumed && (err = trainer_find_ckpt(t, &t->ckpt))) return err;
-    if (t->ckpt) l = label_of(t->ckpt, &labelled);
-    if (r && r->any && (!labelled || tt_label_compare(l, r->label) <= 0)) {
+    if (resumed && !t->ckpt && (out->disk || r->behind) && (err = trainer_find_ckpt(t, &t->ckpt)))
+        return err;
+    if (!out->disk && vault_leads(r, t->ckpt)) {
         tt_ckpt_close(t->ckpt);
         t->ckpt = NULL;
         return TT_OK;
     }
     out->disk = true;
     if (!t->ckpt && (err = begin_anew(t, o))) return err;
-    out->label = (tt_label){.step = t->ckpt ? tt_ckpt_step(t->ckpt) : 0};
-    out->lost = t->told.known;
-    if (!t->keep) return TT_OK;
+    if (t->ckpt) l = label_of(t->ckpt, &labelled);
     /* What was committed last may have been saved, too: then nothing is lost. That is known of a
      * run that had ended, or moved here. What died has committed more than it came to tell. */
     if (labelled && t->told.ended && tt_told_leads_to(&t->told.told, l)) {
@@ -124,9 +145,9 @@ static tt_err choose_origin(tt_trainer *t, const tt_train_opts *o, bool resumed,
         out->lost = false;
         return TT_OK;
     }
-    keep_set_line(t, out->label.step, labelled ? l.attempt : 0);
-    keep_recovery(t, &out->label);
+    out->label = keep_set_line(t, l.step, labelled ? l.attempt : 0);
     out->made = out->label.generation;
+    out->lost = t->told.known;
     return TT_OK;
 }
 
@@ -141,17 +162,18 @@ tt_err tt_train_find(tt_trainer *t, const tt_train_told *told, tt_train_found *o
     t->told = *told;
     t->no_files = o->no_files;
     t->saves = !o->no_files && !is_never(&t->save.every);
-    if (!t->world->rank) err = open_folder(t, o, &at);
+    if (!t->world->rank && !(err = open_folder(t, o, &at))) err = look_at_ckpt(t, o, &at);
     if ((err = all_agree(t, err)) || (err = agree_folder(t)) ||
-        (err = tt_group_bcast(all, 0, &at, sizeof at)) ||
-        (o->keep && (err = keep_find(t, at.id, told))))
+        (err = tt_group_bcast(all, 0, &at, sizeof at)))
         return err;
+    if (at.saved && told->known) tt_told_raise(&t->told.told, at.label);
+    if (o->keep && (err = keep_find(t, at.id, &t->told))) return err;
     TT_FAILPOINT("begin.choose");
     if (!t->world->rank) err = choose_origin(t, o, at.resumed, out);
     if ((err = all_agree(t, err)) || (err = tt_group_bcast(all, 0, out, sizeof *out))) return err;
     TT_FAILPOINT("begin.chosen");
     t->from_disk = out->disk;
-    if (t->keep && out->disk) keep_use_line(t, out->label);
+    if (out->disk) keep_use_line(t, out->label);
     return TT_OK;
 }
 

@@ -234,6 +234,13 @@ out:
     return err;
 }
 
+int keep_leader(const tt_world *w, int host)
+{
+    int r = 0;
+    while (w->peer[r].host != host) r++;
+    return r;
+}
+
 tt_holder keep_place(const tt_trainer *t, int rank)
 {
     const keep *k = t->keep;
@@ -296,10 +303,51 @@ static void check_shape(const tt_trainer *t)
     if (!k->in_shape) k->label.generation = k->generation;
 }
 
+/* ---- where it is ---- */
+
+typedef struct home {
+    char folder[4096];
+    bool on_disk, used; /* used: there are slots in it */
+} home;
+
+/* The first rank of each host decides, for who looked a moment later might find less room. Where no
+ * host has a vault yet and one of them has no room, nobody has one. But once there is one, a host
+ * without room is no reason to forget it: its rank fails, and is left out. */
+static tt_err find_home(tt_trainer *t, keep *k, const char *name, bool *used)
+{
+    const tt_world *w = t->world;
+    uint64_t need = tt_vault_need(k->bytes) * (uint64_t)w->local_size;
+    home mine = {.used = false}, *all = calloc((size_t)w->size, sizeof *all);
+    tt_vault_info *list = NULL;
+    int slots = 0;
+    tt_err err = TT_OK, heard;
+
+    if (!all) tt_mem_out(sizeof *all);
+    *used = false;
+    if (!w->local) {
+        err = tt_vault_folder(name, need, "/var/tmp", mine.folder, &mine.on_disk);
+        mine.used = !err && !tt_vault_list(mine.folder, &list, &slots) && slots;
+        free(list);
+    }
+    if ((heard = tt_group_gather(tt_world_all(w), &mine, sizeof mine, all))) {
+        free(all);
+        return heard;
+    }
+    for (int r = 0; r < w->size; r++) *used |= all[r].used;
+    mine = all[keep_leader(w, w->host)];
+    free(all);
+    snprintf(k->folder, sizeof k->folder, "%s", mine.folder);
+    k->on_disk = mine.on_disk;
+    if (err && *used) err = tt_context(TT_EIO, "the vault");
+    return all_agree(t, err);
+}
+
 tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go)
 {
     const tt_world *w = t->world;
     keep *k = calloc(1, sizeof *k);
+    char name[TT_RUN_ID + 80];
+    bool used;
     tt_err err;
 
     if (!k) tt_mem_out(sizeof *k);
@@ -309,18 +357,17 @@ tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go)
     k->key = keep_key(t, id, k->bytes);
     k->generation = go->generation ? go->generation : 1;
     k->go = *go;
-    uint64_t need = tt_vault_need(k->bytes) * (uint64_t)w->local_size;
-    char name[TT_RUN_ID + 80];
     snprintf(name, sizeof name, w->threads ? "%s-%s" : "%s", id,
              w->peer[w->rank].name); /* hosts of a simulation */
-    err = tt_vault_folder(name, need, "/var/tmp", k->folder, &k->on_disk);
-    if ((err = all_agree(t, err))) { /* nobody has one, then */
+    err = find_home(t, k, name, &used);
+    if (err && (used || err == TT_EPEER)) return err;
+    if (err) {
         if (!w->rank)
             tt_warn("no vault: if a worker is lost, the steps since the last checkpoint are, too: "
                     "%s",
                     tt_message());
         keep_close(t, false);
-        return err == TT_EPEER ? err : TT_OK;
+        return TT_OK;
     }
     if (k->on_disk && !w->local)
         tt_warn("the vault is on disk, in %s: there is too little room in /dev/shm", k->folder);

@@ -257,25 +257,31 @@ tt_err keep_first(tt_trainer *t)
     return keep_settle(t);
 }
 
-/* From disk, or from the start: another line of history. */
-void keep_set_line(tt_trainer *t, int64_t step, uint32_t attempt)
-{
-    keep *k = t->keep;
+/* ---- lines of history ---- */
 
-    k->recovery.any = false;
-    k->label = (tt_label){k->generation, tt_attempt_next(attempt, k->generation), step};
+static uint32_t counted(const tt_trainer *t)
+{
+    return t->keep ? t->keep->generation : t->told.generation;
+}
+
+/* From disk, or from the start: another line of history. */
+tt_label keep_set_line(tt_trainer *t, int64_t step, uint32_t attempt)
+{
+    tt_label l = {counted(t), tt_attempt_next(attempt, counted(t)), step};
+
+    keep_use_line(t, l);
+    return l;
 }
 
 void keep_new_line(tt_trainer *t)
 {
-    keep *k = t->keep;
-
-    if (!k) return;
-    k->label = (tt_label){k->generation, tt_attempt_next(k->label.attempt, k->generation), t->step};
+    keep_set_line(t, t->step, keep_label(t).attempt);
 }
 
 void keep_use_line(tt_trainer *t, tt_label label)
 {
+    t->attempt = label.attempt;
+    if (!t->keep) return;
     t->keep->recovery.any = false;
     t->keep->label = label;
 }
@@ -288,7 +294,7 @@ const tt_recovery *keep_recovery(const tt_trainer *t, tt_label *label)
 
 tt_label keep_label(const tt_trainer *t)
 {
-    return t->keep ? t->keep->label : (tt_label){0};
+    return t->keep ? t->keep->label : (tt_label){counted(t), t->attempt, t->step};
 }
 
 bool tt_train_kept(const tt_trainer *t)

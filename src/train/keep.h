@@ -59,6 +59,7 @@ void keep_copy_state(tt_trainer *t, char *vault, bool out); /* average: to the v
 void keep_commit_half(tt_trainer *t, int half, bool closed, bool copied);
 
 /* ---- find.c ---- */
+int keep_leader(const tt_world *w, int host); /* its first rank: what is of the host, it does */
 tt_holder keep_place(const tt_trainer *t, int rank);
 int keep_places(const tt_trainer *t, int rank, tt_holder out[1 + MIRROR_MOST]);
 bool keep_is_chosen(const keep *k, int i); /* this half is of the chosen state */

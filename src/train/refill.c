@@ -12,11 +12,16 @@ static const double LOCK_S = 5; /* a process that was killed lets go of its slot
 
 /* ---- taking it up ---- */
 
-static int leader_of(const tt_world *w, int host)
+/* A half that was found; TT_EPEER if it is not what it was then. */
+static tt_err peek(const keep *k, const tt_found *f, tt_vault_view *out)
 {
-    int r = 0;
-    while (w->peer[r].host != host) r++;
-    return r;
+    tt_err err = tt_vault_peek(k->folder, f->slot, f->half, f->label.step, out);
+
+    if (err || !tt_label_compare(out->what.label, f->label)) return err;
+    tt_vault_unpeek(out); /* the same step of another history */
+    *out = (tt_vault_view){0};
+    return tt_fail(TT_EPEER, "slot %d has another state of step %lld", f->slot,
+                   (long long)f->label.step);
 }
 
 /* Bytes, from one rank to another; these two call it. */
@@ -39,14 +44,14 @@ static tt_err pass(const tt_trainer *t, int from, int to, char *at, size_t bytes
 static tt_err move_half(tt_trainer *t, const tt_found *f, int to, void *buffer)
 {
     const keep *k = t->keep;
-    int from = leader_of(t->world, f->host);
+    int from = keep_leader(t->world, f->host);
     tt_vault_view view = {0};
     tt_err err = TT_OK, gone;
     char *at = buffer;
 
     if (t->world->rank != from && t->world->rank != to) return TT_OK;
     if (t->world->rank == from) {
-        if ((err = tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &view))) return err;
+        if ((err = peek(k, f, &view))) return err;
         at = (char *)(uintptr_t)view.data;
     }
     err = pass(t, from, to, at, k->bytes);
@@ -81,7 +86,7 @@ static tt_err pass_part(const tt_trainer *t, int from, int to, uint16_t *map, in
 static tt_err move_part(const tt_trainer *t, const tt_found *f, int to, char *half, bool weights)
 {
     const keep *k = t->keep;
-    int from = leader_of(t->world, f->host), rank = t->world->rank;
+    int from = keep_leader(t->world, f->host), rank = t->world->rank;
     size_t size = (size_t)tt_optim_piece_count(t->optim) * sizeof(uint16_t);
     tt_vault_view view = {0};
     tt_err err = TT_OK, gone;
@@ -89,7 +94,7 @@ static tt_err move_part(const tt_trainer *t, const tt_found *f, int to, char *ha
 
     if (rank != from && rank != to) return TT_OK;
     if (rank == from) {
-        if ((err = tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &view))) return err;
+        if ((err = peek(k, f, &view))) return err;
         half = (char *)(uintptr_t)view.data;
     }
     if (!(map = malloc(size + 1))) tt_mem_out(size);
@@ -122,19 +127,57 @@ static tt_err copy_near(const tt_trainer *t, const tt_found *f, char *to, bool w
 {
     const keep *k = t->keep;
     tt_vault_view view;
-    tt_err err = tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &view);
+    tt_err err = peek(k, f, &view);
 
     if (err) return err;
-    if (tt_label_compare(view.what.label, f->label)) { /* the same step of another history */
-        tt_vault_unpeek(&view);
-        return tt_fail(TT_EPEER, "slot %d has another state of step %lld", f->slot,
-                       (long long)f->label.step);
-    }
     if (whole)
         memcpy(to, view.data, k->bytes);
     else
         take_part(t, view.data, f->part, to, weights);
     return tt_vault_unpeek(&view);
+}
+
+/* The halves of this host, from which others may be sent something: who could not read one of them
+ * in the middle of that would be waited for. */
+static tt_err look_ahead(const tt_trainer *t)
+{
+    const keep *k = t->keep;
+    tt_vault_view view;
+    tt_err err = TT_OK;
+
+    if (t->world->local) return TT_OK;
+    for (int i = 0; i < k->count && !err; i++) {
+        if (!keep_is_chosen(k, i) || k->found[i].host != t->world->host) continue;
+        if (!(err = peek(k, &k->found[i], &view))) err = tt_vault_unpeek(&view);
+    }
+    return err;
+}
+
+/* A host that has none gets one, from afar, into the slot of its first rank: into which half all
+ * others of it must know, for in the other one may be what was left out. */
+static tt_err fetch_far(tt_trainer *t, int *half)
+{
+    keep *k = t->keep;
+    const tt_world *w = t->world;
+    int *halves = calloc((size_t)w->size, sizeof *halves), source, mine = 0;
+    tt_err err = TT_OK;
+
+    if (!halves) tt_mem_out(sizeof *halves);
+    for (int h = 0; h < w->host_count && !err; h++) {
+        int leader = keep_leader(w, h);
+        tt_recover_share(&k->recovery, k->found, k->count, keep_place(t, leader), k->label,
+                         &source);
+        if (k->found[source].host == h) continue;
+        if (w->rank == leader) mine = tt_vault_begin(k->vault);
+        err = move_half(t, &k->found[source], leader,
+                        w->rank == leader ? tt_vault_data(k->vault, mine) : NULL);
+        if (!err && w->rank == leader) keep_commit_half(t, mine, !t->open_end, true);
+    }
+    if (!(err = all_agree(t, err)))
+        err = tt_group_gather(tt_world_all(w), &mine, sizeof mine, halves);
+    *half = halves[keep_leader(w, w->host)];
+    free(halves);
+    return err;
 }
 
 /* Replicas: hosts that have none get one first, then all ranks take it from their own host. */
@@ -145,35 +188,20 @@ static tt_err fetch_replica(tt_trainer *t, int *half)
     int from;
     tt_refill s =
         tt_recover_share(&k->recovery, k->found, k->count, keep_place(t, w->rank), k->label, &from);
-    tt_found near;
-    tt_err err = TT_OK;
+    tt_found near = k->found[from];
+    bool far = near.host != w->host;
+    tt_err err;
 
-    if (s.undo) tt_vault_undo(k->vault);
-    for (int h = 0; h < w->host_count && !err; h++) {
-        int leader = leader_of(w, h), source;
-        tt_recover_share(&k->recovery, k->found, k->count, keep_place(t, leader), k->label,
-                         &source);
-        if (k->found[source].host == h) continue;
-        if (w->rank == leader) *half = tt_vault_begin(k->vault);
-        err = move_half(t, &k->found[source], leader,
-                        w->rank == leader ? tt_vault_data(k->vault, *half) : NULL);
-        if (!err && w->rank == leader) keep_commit_half(t, *half, !t->open_end, true);
-    }
-    if ((err = all_agree(t, err))) return err;
-    near = k->found[from];
-    if (near.host == w->host && !s.copy) {
+    if (s.undo) TT_ASSERT(tt_vault_undo(k->vault)); /* it is as it was found */
+    if (w->host_count > 1 && (err = fetch_far(t, half))) return err;
+    if (far && !w->local) return TT_OK;
+    if (far) near = (tt_found){.host = w->host, .slot = 0, .half = *half, .label = k->label};
+    if (!far && !s.copy) {
         *half = tt_vault_current(k->vault);
         return TT_OK;
     }
-    if (near.host != w->host && !w->local) return TT_OK; /* has it from afar */
     *half = tt_vault_begin(k->vault);
-    if (near.host != w->host) { /* the first of the host has it by now, in one of its halves */
-        near = (tt_found){.host = w->host, .slot = 0, .half = 0, .label = k->label};
-        if (!(err = copy_near(t, &near, tt_vault_data(k->vault, *half), true, true))) goto copied;
-        near.half = 1;
-    }
     if ((err = copy_near(t, &near, tt_vault_data(k->vault, *half), true, true))) return err;
-copied:
     keep_commit_half(t, *half, !t->open_end, true);
     return TT_OK;
 }
@@ -193,32 +221,33 @@ static tt_refill share_of(const tt_trainer *t, int rank, int *from)
     return all;
 }
 
-/* Parts: each rank needs some of every part. */
+/* Parts: each rank needs some of every part. A rank that cannot read its own still gives others
+ * theirs, who would wait for it. */
 static tt_err fetch_parts(tt_trainer *t, int *half)
 {
     keep *k = t->keep;
     const tt_world *w = t->world;
     int parts = k->recovery.parts, *from = calloc((size_t)parts, sizeof *from);
     char *to = NULL;
-    tt_err err = TT_OK;
+    tt_err err = TT_OK, mine = TT_OK;
 
     if (!from) tt_mem_out(sizeof *from);
     for (int r = 0; r < w->size && !err; r++) {
         tt_refill s = share_of(t, r, from);
-        if (r == w->rank && s.undo) tt_vault_undo(k->vault);
+        if (r == w->rank && s.undo) TT_ASSERT(tt_vault_undo(k->vault)); /* it is as it was found */
         if (r == w->rank) *half = s.copy ? tt_vault_begin(k->vault) : tt_vault_current(k->vault);
         if (r == w->rank) to = tt_vault_data(k->vault, *half);
         for (int p = 0; p < parts && s.copy && !err; p++) {
             const tt_found *f = &k->found[from[p]];
             if (f->host != w->peer[r].host)
                 err = move_part(t, f, r, to, p == 0);
-            else if (r == w->rank)
-                err = copy_near(t, f, to, false, p == 0);
+            else if (r == w->rank && !mine)
+                mine = copy_near(t, f, to, false, p == 0);
         }
-        if (r == w->rank && s.copy && !err) keep_commit_half(t, *half, !t->open_end, true);
+        if (r == w->rank && s.copy && !err && !mine) keep_commit_half(t, *half, !t->open_end, true);
     }
     free(from);
-    return err;
+    return err ? err : mine;
 }
 
 /* Rank 0 alone does what comes with a step, and its note says when that is done: those of others,
@@ -300,7 +329,7 @@ static tt_err add_feedback(const tt_trainer *t, float *total)
         }
         if (i < 0) continue;
         f = &k->found[i];
-        if ((err = tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &v))) return err;
+        if ((err = peek(k, f, &v))) return err;
         const float *first = (const float *)((const char *)v.data + k->feedback),
                     *second = first + k->flat / sizeof *first;
         for (int64_t e = 0; e < t->size; e++)
@@ -326,7 +355,7 @@ static tt_err sum_feedback(tt_trainer *t)
     for (int h = 1; h < w->host_count && !err; h++)
         for (size_t at = 0; at < bytes && !err; at += CHUNK) {
             size_t n = bytes - at < CHUNK ? bytes - at : CHUNK;
-            int from = leader_of(w, h);
+            int from = keep_leader(w, h);
             if (w->rank && w->rank != from) continue;
             err = w->rank ? tt_send_start(all, 0, TAG_HALF, (char *)total + at, n, &op)
                           : tt_recv_start(all, from, TAG_HALF, (char *)theirs + at, n, &op);
@@ -356,6 +385,41 @@ static tt_err take_feedback(tt_trainer *t)
     return TT_OK;
 }
 
+/* The halves were looked at before the slot was locked: who had it then may have gone on, and what
+ * it did is no part of the history that this world has chosen. */
+static tt_err is_as_found(const tt_trainer *t)
+{
+    const keep *k = t->keep;
+    int slot = t->world->local;
+
+    for (int half = 0; half < 2; half++) {
+        const tt_vault_half *now = tt_vault_look(k->vault, half);
+        const tt_found *f = NULL;
+        for (int i = 0; i < k->count && !f; i++)
+            if (k->found[i].host == t->world->host && k->found[i].slot == slot &&
+                k->found[i].half == half)
+                f = &k->found[i];
+        if (!f && (now->label.step < 0 || now->note_size != sizeof(note))) continue;
+        if (f && !tt_label_compare(f->label, now->label) && f->hash == now->hash &&
+            f->current == (tt_vault_current(k->vault) == half))
+            continue;
+        return tt_fail(TT_EPEER,
+                       "slot %d was written to while this world began, by a process of one before",
+                       slot);
+    }
+    return TT_OK;
+}
+
+static tt_err take_slot(tt_trainer *t)
+{
+    keep *k = t->keep;
+    tt_err err = tt_vault_open(k->folder, t->world->local, k->key, k->bytes, LOCK_S, &k->vault);
+
+    /* No room: the next world may do without this slot, and the run goes on. */
+    if (err == TT_EENV) err = TT_EIO;
+    return err ? err : is_as_found(t);
+}
+
 tt_err keep_take(tt_trainer *t, bool *recovered)
 {
     keep *k = t->keep;
@@ -364,8 +428,7 @@ tt_err keep_take(tt_trainer *t, bool *recovered)
 
     *recovered = false;
     TT_FAILPOINT("keep.open");
-    err = tt_vault_open(k->folder, t->world->local, k->key, k->bytes, LOCK_S, &k->vault);
-    if ((err = all_agree(t, err))) return tt_context(err, "the vault");
+    if ((err = all_agree(t, take_slot(t)))) return tt_context(err, "the vault");
     *recovered = k->recovery.any;
     if (!k->recovery.any) {
         half = tt_vault_begin(k->vault);
@@ -373,6 +436,8 @@ tt_err keep_take(tt_trainer *t, bool *recovered)
         TT_FAILPOINT("keep.take");
         if (k->feedback && (err = all_agree(t, take_feedback(t))))
             return tt_context(err, "what compression owes");
+        if (t->world->host_count > 1 && (err = all_agree(t, look_ahead(t))))
+            return tt_context(err, "the vault");
         take_note(t); /* what is committed on the way carries it on */
         err = k->recovery.parts == 1 && k->parts == 1 ? fetch_replica(t, &half)
                                                       : fetch_parts(t, &half);

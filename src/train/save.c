@@ -177,8 +177,8 @@ static json_t *make_meta(const tt_trainer *t, double score)
         (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch, "version", TT_VERSION,
         "early_bad", (json_int_t)t->early_bad);
 
-    if (t->keep) {
-        tt_label l = keep_label(t);
+    tt_label l = keep_label(t);
+    if (l.generation) {
         json_object_set_new(meta, "generation", json_integer(l.generation));
         json_object_set_new(meta, "attempt", json_integer(l.attempt));
     }

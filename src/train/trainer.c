@@ -293,7 +293,7 @@ static tt_err gone_back(tt_trainer *t, tt_progress *out)
 
     p->step = t->step;
     p->epoch = (double)t->step / (double)t->epoch_steps;
-    p->attempt = t->keep ? keep_label(t).attempt : t->order.turn[t->order.turns - 1].key;
+    p->attempt = keep_label(t).attempt;
     p->validated = p->epoch_end = false;
     p->ended = (tt_epoch){0};
     p->saved = 0;

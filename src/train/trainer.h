@@ -134,7 +134,8 @@ struct tt_trainer {
     tt_step_stats stats; /* of the last step */
     struct keep *keep;   /* the vault; NULL: none */
     tt_train_told told;
-    tt_ckpt *ckpt; /* rank 0: from which it goes on; NULL: none */
+    uint32_t attempt; /* without a vault: its line of history */
+    tt_ckpt *ckpt;    /* rank 0: from which it goes on; NULL: none */
     bool from_disk;
     uint64_t hash;      /* of the weights; 0: not known */
     int64_t committed;  /* the last step that is in the vault */
@@ -274,19 +275,21 @@ tt_err trainer_feed(tt_trainer *t); /* from the step that comes, whatever it has
 tt_err keep_find(tt_trainer *t, const char *id, const tt_train_told *go);
 tt_err keep_take(tt_trainer *t, bool *recovered);
 tt_err keep_first(tt_trainer *t); /* this state, which was not found there, is the first */
-void keep_set_line(tt_trainer *t, int64_t step, uint32_t attempt); /* from disk, or the start */
-void keep_use_line(tt_trainer *t, tt_label label);                 /* ... as rank 0 says       */
-void keep_new_line(tt_trainer *t);                                 /* this world goes back     */
+/* Lines of history, with a vault or without. */
+tt_label keep_set_line(tt_trainer *t, int64_t step, uint32_t attempt); /* from disk, or the start */
+void keep_use_line(tt_trainer *t, tt_label label);                     /* ... as rank 0 says      */
+void keep_new_line(tt_trainer *t);                                     /* this world goes back    */
 const tt_recovery *keep_recovery(const tt_trainer *t, tt_label *label);
 void keep_marks(tt_trainer *t, _Atomic uint64_t **whole, _Atomic uint64_t **begun);
 tt_err keep_commit(tt_trainer *t);   /* after a step ...                       */
 void keep_close_step(tt_trainer *t); /* ... and after all that came with it    */
 /* Copies for other hosts are on their way, from a commit until the next step's results. */
 void keep_due(tt_trainer *t, tt_step_in *in);
-void keep_stepped(tt_trainer *t);         /* ... which are given: the copies are there      */
-tt_err keep_settle(tt_trainer *t);        /* or now; all ranks call it                      */
-int64_t keep_safe(const tt_trainer *t);   /* the last step that no loss of a host takes back */
-tt_label keep_label(const tt_trainer *t); /* of the last commit; zeroed without a vault */
+void keep_stepped(tt_trainer *t);       /* ... which are given: the copies are there      */
+tt_err keep_settle(tt_trainer *t);      /* or now; all ranks call it                      */
+int64_t keep_safe(const tt_trainer *t); /* the last step that no loss of a host takes back */
+/* Of the last commit, or, without a vault, of the state as it is; generation 0: nobody counts. */
+tt_label keep_label(const tt_trainer *t);
 /* All ranks, if `remove`: it is not needed any more. */
 void keep_close(tt_trainer *t, bool remove);
 

@@ -14,7 +14,7 @@ from faults import Disturber, Fault, newest_saved, resize
 
 PORT = 4444
 SLOTS = 2  # of the first host
-COMMIT_S = 5.0
+TOLD_S, COMMIT_S = 2.0, 5.0
 LEASE_S = 4  # to notice that a host is silent, and until its workers have ended by themselves: nothing is begun before
 
 
@@ -261,7 +261,7 @@ class FarDisturber(Disturber):
         super().__init__(t, None, rng, 0, joined, JOINED if joined else GIVEN, (1.0,))
         self.weights = dict(JOINED if joined else GIVEN)
         self.hosts, self.joined, self.least_slack, self.script = hosts, joined, slack, list(script)
-        self.agents, self.away = {}, set()
+        self.agents, self.away, self.sampled = {}, set(), 0.0
         self.parted = {}  # host: when it was last cut off from the run
 
     def slack(self):
@@ -297,6 +297,9 @@ class FarDisturber(Disturber):
     def await_step(self, beyond, limit_s, since=0.0):
         until = time.monotonic() + limit_s
         while self.step(since) <= beyond and not self.t.ended() and time.monotonic() < until:
+            if time.monotonic() - self.sampled >= 1:
+                self.sampled = time.monotonic()
+                self.t.sample()
             time.sleep(0.01)
         self.crowd.append(lab.others())
         return self.step(since) > beyond or self.t.ended()
@@ -339,6 +342,9 @@ class FarDisturber(Disturber):
         f.back = time.monotonic() - f.at
         told = self.t.heard("cause", f.at)
         f.told = told[0][0] - f.at if told else None
+        limit_s = (TOLD_S if f.kind is kill_near else TOLD_S + LEASE_S) * self.slack()
+        if f.ends and not (f.told and f.told <= limit_s):
+            raise Wrong("8: %s (%s) was not told in %.1f s" % (f.name, f.whom, limit_s))
         return f
 
     def go(self, count, faults):

@@ -264,6 +264,8 @@ static void do_persist(int generation)
 
 static void do_go(world *w, int generation)
 {
+    bool first = !S.boss.went;
+
     check_go(w, generation);
     w->generation = generation;
     S.boss.went = true;
@@ -271,7 +273,7 @@ static void do_go(world *w, int generation)
     w->told = S.ledger.told;
     w->has_told = S.ledger.committed || S.disk.any;
     if (!S.ledger.committed) w->told = (tt_told){S.disk.label, S.disk.label.generation};
-    if (S.disk.any) tt_told_raise(&w->told, S.disk.label);
+    if (S.disk.any && first) tt_told_raise(&w->told, S.disk.label);
     S.boss.go_generation = generation;
     record(
         &(tt_record){.kind = TT_REC_GO, .generation = (uint32_t)generation, .workers = w->workers});

@@ -599,15 +599,18 @@ static void run_rank(proc *p)
         case PC_READY:
             set_phase(p, TT_PHASE_READY);
             return;
-        case PC_LOCK:
+        case PC_LOOK:
             set_phase(p, TT_PHASE_SYNC);
+            arrive(p);
+            return;
+        case PC_ASK:
+            ask(p);
+            return;
+        case PC_LOCK:
             if (lock_slot(p))
                 arrive(p);
             else
                 run_soon(p, 0.02);
-            return;
-        case PC_ASK:
-            ask(p);
             return;
         case PC_RECOVER:
             recover(p);
@@ -657,6 +660,9 @@ static pc conclude(world *w)
         w->stage = AT_CONSENT;
         return PC_ASK;
     case AT_CONSENT:
+        w->stage = AT_LOCK;
+        return PC_LOCK;
+    case AT_LOCK:
         w->flipped = 0;
         w->stage = w->label.step >= S.steps ? AT_FINAL : AT_SUM;
         return PC_RECOVER;

@@ -185,7 +185,7 @@ static void take_event(const event *e)
         break;
     case EV_GO:
         if (!of_proc || !p->alive || S.host[p->host].cut_in || p->pc != PC_READY) break;
-        p->pc = PC_LOCK;
+        p->pc = PC_LOOK;
         run_rank(p);
         break;
     case EV_ACK:

@@ -87,9 +87,10 @@ typedef struct host {
 typedef enum pc {
     PC_START,
     PC_READY,
-    PC_LOCK,
-    PC_ASK, /* the supervisor, to put into the ledger what was found */
+    PC_LOOK, /* at the halves of all slots, of which none is locked yet */
+    PC_ASK,  /* the supervisor, to put into the ledger what was found */
     PC_ASKED,
+    PC_LOCK,
     PC_RECOVER,
     PC_COMPUTE,
     PC_COPY, /* what other hosts have sent of the last commit, and that it is there */
@@ -131,7 +132,7 @@ typedef struct proc {
     content fresh;
 } proc;
 
-typedef enum stage { AT_INIT, AT_GATHER, AT_CONSENT, AT_SUM, AT_FINAL } stage;
+typedef enum stage { AT_INIT, AT_GATHER, AT_CONSENT, AT_LOCK, AT_SUM, AT_FINAL } stage;
 
 typedef struct world {
     bool there, known; /* known: to the supervisor that runs now */
