@@ -83,7 +83,7 @@ void mind_fail_rank(tt_policy *p, world *w, int r, tt_cause c, bool blamed)
     if (blamed) strike(p, w, r);
 }
 
-static bool is_on(const world *w, int host)
+bool mind_is_on(const world *w, int host)
 {
     for (int r = 0; r < w->members; r++)
         if (w->member[r].host == host) return true;
@@ -134,7 +134,8 @@ static bool bar_silent(tt_policy *p, const world *w, int host)
     for (int i = 0; i < tt_roster_slots(&p->roster, host); i++)
         slots += tt_roster_usable(&p->roster, (tt_member){host, i, false});
     if (!slots) return true; /* it is left out already */
-    if ((a && is_on(a, host)) || tt_roster_count(&p->roster, -1) - slots < p->o.least) return false;
+    if ((a && mind_is_on(a, host)) || tt_roster_count(&p->roster, -1) - slots < p->o.least)
+        return false;
     tt_roster_bar(&p->roster, host, p->o.penance_s, p->now);
     c.host = host;
     mind_tell(p, c);
@@ -247,7 +248,7 @@ static void take_beat(tt_policy *p, world *w, const tt_event *e)
     p->straggle_s = p->straggle_s > 0 ? 0.8 * p->straggle_s + 0.2 * all : all;
     p->late = 0;
     mind_set_state(p, w, STANDING);
-    if (p->suspect >= 0 && is_on(w, p->suspect)) return; /* from before it was set aside */
+    if (p->suspect >= 0 && mind_is_on(w, p->suspect)) return; /* from before it was set aside */
     clear_suspects(p);
 }
 

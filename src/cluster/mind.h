@@ -93,6 +93,7 @@ void mind_finish(tt_policy *p, int code, tt_cause c);
 /* ---- happen.c ---- */
 
 void mind_take(tt_policy *p, const tt_event *e);
+bool mind_is_on(const world *w, int host);
 bool mind_saves(const tt_policy *p, const world *w); /* is it about to? Another could instead */
 void mind_fail_rank(tt_policy *p, world *w, int r, tt_cause c, bool blamed);
 void mind_fail_hung(tt_policy *p, world *w, int r);

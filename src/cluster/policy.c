@@ -383,13 +383,22 @@ static void keep_standby(tt_policy *p)
     start_world(p);
 }
 
-/* Do all that have the state of `a` go? */
+/* Would it cost the state of `a`, or a part of it? Whoever stays has all of it; where it is in
+ * parts, what one host has another has, too, but two that go may be those that share a part. */
 static bool moves_house(const world *a, const world *next)
 {
-    for (int i = 0; next && i < a->members; i++)
-        for (int k = 0; k < next->members; k++)
-            if (a->member[i].host == next->member[k].host) return PLANTED(PLANT_LEFT_BEHIND);
-    return !PLANTED(PLANT_LEFT_BEHIND);
+    bool stays = false;
+    int gone = -1, more = 0;
+
+    for (int i = 0; i < a->members; i++) {
+        int host = a->member[i].host;
+        bool there = next && mind_is_on(next, host);
+        stays |= there;
+        if (there || host == gone) continue;
+        more += gone >= 0;
+        gone = host;
+    }
+    return (!stays || more) && !PLANTED(PLANT_LEFT_BEHIND);
 }
 
 /* One at a time: the active world is asked to end when the next is ready to take over. */

@@ -113,12 +113,12 @@ typedef enum tt_action_kind {
     TT_ACT_PERSIST, /* generation: must be safe on disk before what follows                  */
     TT_ACT_GO,      /* world, generation                                                     */
     TT_ACT_YIELD,   /* world: end at the next step boundary, keeping the state in the vault  */
-    TT_ACT_MOVE,    /* world: the same, and save a checkpoint: no host of it is in the next world, or
-                     * there is none to come for now                                        */
-    TT_ACT_SAVE,    /* world: save a checkpoint and end                                      */
-    TT_ACT_KILL,    /* world: SIGKILL, all of it. Asked for once; GONE is waited for         */
-    TT_ACT_TELL,    /* cause: for the display, the log and metrics.jsonl                     */
-    TT_ACT_EXIT,    /* code; cause: the first of what led to it, if anything did             */
+    TT_ACT_MOVE, /* world: the same, and save a checkpoint: no host of it is in the next world, or
+                  * two or more are not, or there is none to come for now                */
+    TT_ACT_SAVE, /* world: save a checkpoint and end                                      */
+    TT_ACT_KILL, /* world: SIGKILL, all of it. Asked for once; GONE is waited for         */
+    TT_ACT_TELL, /* cause: for the display, the log and metrics.jsonl                     */
+    TT_ACT_EXIT, /* code; cause: the first of what led to it, if anything did             */
 } tt_action_kind;
 
 typedef enum tt_cause_kind {

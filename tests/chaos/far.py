@@ -145,11 +145,13 @@ def slow_link(d):
 def wipe_one(d):
     """One host loses what it had in memory, and its world a worker. Others have it, too."""
     having = [i for i in [1] + others(d) if d.hosts.generation(i) >= d.generation()]
-    if len(having) < 2:
+    victims = [p for i in having for p in workers(d, i) if p.pid in d.hosts.holders_of_slots(i)]
+    if len(having) < 2 or not victims:
         return None
     i = d.rng.choice(having)
     d.hosts.wipe(i)
-    return "host%d" % i if kill_on(d, d.rng.choice(having)) else None
+    d.ends = lab.send(d.rng.choice(victims).pid, signal.SIGKILL)
+    return "host%d" % i
 
 
 def wipe_all(d):

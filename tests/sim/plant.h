@@ -29,6 +29,7 @@
 #define mind_fail_hung      sim_mind_fail_hung
 #define mind_fail_start     sim_mind_fail_start
 #define mind_drop_suspects  sim_mind_drop_suspects
+#define mind_is_on          sim_mind_is_on
 #define mind_saves          sim_mind_saves
 #define tt_roster_host      sim_roster_host
 #define tt_roster_slot      sim_roster_slot
