@@ -91,7 +91,8 @@ static void hear_epoch(tt_supervisor *s, const world *w, const json_t *o)
                                (uint64_t)json_integer_value(json_object_get(o, "count"))}};
 
     if (!w->generation || !w->found || w->killed) return;
-    if (!tt_ledger_has(&s->book.ledger, &r)) boss_record(s, &r, false);
+    if (!tt_ledger_has(&s->book.ledger, &r, json_is_true(json_object_get(o, "again"))))
+        boss_record(s, &r, false);
 }
 
 /* ---- what is heard ---- */

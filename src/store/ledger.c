@@ -259,10 +259,11 @@ static const char *take_told(tt_ledger *l, const tt_record *r)
     return NULL;
 }
 
-bool tt_ledger_has(const tt_ledger *l, const tt_record *r)
+bool tt_ledger_has(const tt_ledger *l, const tt_record *r, bool again)
 {
-    return l->epochs && l->epoch == r->epoch &&
-           !memcmp(&l->witness, &r->witness, sizeof l->witness);
+    if (!l->epochs || r->epoch > l->epoch) return false;
+    if (r->epoch < l->epoch) return again;
+    return !memcmp(&l->witness, &r->witness, sizeof l->witness);
 }
 
 static const char *take_epoch(tt_ledger *l, const tt_record *r)
@@ -292,6 +293,7 @@ static const char *take_epoch(tt_ledger *l, const tt_record *r)
 static const char *take_end(tt_ledger *l, const tt_record *r)
 {
     l->ended = true;
+    l->code = r->code;
     if (l->committed && r->step < l->told.label.step)
         return violated(l, "the run ended at step %lld, but step %lld was committed",
                         (long long)r->step, (long long)l->told.label.step);
