@@ -419,6 +419,10 @@ static void act(tt_supervisor *s, const tt_action *a, bool stuck)
         break;
     case TT_ACT_YIELD:
     case TT_ACT_MOVE:
+        if (w && w->held > 0) { /* it has done nothing yet, and waits */
+            boss_kill(s, w);
+            break;
+        }
         if (w) w->yields = true;
         if (w) say_word(s, w, a->kind == TT_ACT_MOVE ? "move" : "yield");
         break;

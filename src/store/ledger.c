@@ -186,6 +186,8 @@ static const char *take_go(tt_ledger *l, const tt_record *r)
     uint32_t before = l->generation;
 
     l->generation = r->generation;
+    if (l->found) l->before = l->workers;
+    l->workers = r->workers;
     l->found = false;
     if (before && r->generation <= before)
         return violated(l, "generation %u was active after generation %u", r->generation, before);

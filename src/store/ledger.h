@@ -64,7 +64,8 @@ tt_err tt_record_parse(const char *line, size_t size, tt_record *out, bool *ours
 typedef struct tt_ledger { /* zero it to start */
     bool any, found, ended;
     int code;            /* ended: with this exit code                                 */
-    uint32_t generation; /* of the world that had GO last                              */
+    uint32_t generation; /* of the world that had GO last ...                          */
+    int workers, before; /* ... its workers, and those of the last one that found its state */
     tt_told told;        /* for tt_recover_choose                                      */
     bool committed;      /* `told` means something                                     */
     uint64_t steps_lost; /* that had to be done again, by LOST and ROLLBACK            */
