@@ -85,7 +85,7 @@ static double pass(net *n, tt_pass kind, int step, int grain)
         tt_batch whole = {.n = g->batch, .x = n->x, .label = n->label, .place = n->place}, part;
         tt_yield y;
         part = tt_batch_cut(&whole, first, first + grain < g->batch ? grain : g->batch - first,
-                            g->features, 0);
+                            ROW(g->features, 1, 0));
         tt_run_begin(n->r, kind, &part, n->grad, first > 0, 1);
         do tt_run_advance(n->r, &y);
         while (y.kind != TT_PASS_DONE);

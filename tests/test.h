@@ -77,4 +77,7 @@ const char *tt_test_data(const char *name);
  * must be the project's. Valid until the next call. */
 const char *tt_test_source(const char *path);
 
+/* A sample of so many features, labels and targets. */
+#define ROW(features_, labels_, targets_) (&(tt_row){features_, 0, labels_, targets_})
+
 #endif

@@ -335,8 +335,10 @@ static tt_err check_fit(const tt_source *s, const tt_data_want *want)
                        s->name, has);
     }
     if (want->only_x) return TT_OK;
-    if (want->classes > 0 && !s->label)
+    if (want->classes > 0 && !s->label && s->keep != TT_KEEP_TOKENS)
         return tt_fail(TT_EDATA, "%s: the loss wants labels, but none were given", s->name);
+    if (want->ids && s->keep != TT_KEEP_TOKENS && !s->ids)
+        return tt_fail(TT_EDATA, "%s: the model takes ids, but there are none in it", s->name);
     if (want->targets > 0 && s->targets != want->targets)
         return tt_fail(TT_EDATA, "%s: the loss wants %d targets per sample, the data has %lld%s",
                        s->name, want->targets, (long long)s->targets,
@@ -370,6 +372,8 @@ static const struct {
     {"csv", tt_source_csv, "file", NULL},
     {"tsv", tt_source_tsv, "file", NULL},
     {"libsvm", tt_source_libsvm, "file", NULL},
+    {"text", tt_source_text, "file", NULL},
+    {"lines", tt_source_lines, "file", NULL},
     {"synth", tt_source_synth, NULL, NULL},
 };
 
@@ -424,6 +428,8 @@ bool tt_source_leans(const tt_node *map, const tt_data_want *want)
 
     if (says(map, "format", "libsvm"))
         return is_auto(map, "index_base") || (!want->only_x && is_auto(map, "labels"));
+    if (says(map, "format", "text") || says(map, "format", "lines"))
+        return !says(map, "tokens", "bytes");
     if (!tt_source_is_text(map)) return false;
     for (int i = 0; columns && columns->kind == TT_LIST && i < columns->count; i++)
         if (column_leans(columns->item[i])) return true;

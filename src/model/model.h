@@ -33,7 +33,7 @@ void tt_model_close(tt_model *m); /* accepts NULL */
 /* ---- What it looks like from outside ---- */
 const tt_param *tt_model_params(const tt_model *m, int *count); /* in the order of the flat array */
 int64_t tt_model_size(const tt_model *m);                       /* floats of the flat array       */
-tt_shape tt_model_input(const tt_model *m);
+tt_shape tt_model_input(const tt_model *m); /* of its features; 0 of them: it has ids alone */
 const tt_node *tt_model_input_at(const tt_model *m);
 tt_shape tt_model_output(const tt_model *m); /* of the last layer              */
 const tt_kernels *tt_model_kernels(const tt_model *m);
@@ -44,8 +44,10 @@ int tt_model_sum_most(const tt_model *m); /* numbers of its longest TT_SUM; 0: i
  * be NULL); returns how many there are. */
 int tt_model_grads(const tt_model *m, tt_span *out, int most);
 
-typedef struct tt_wants { /* what the losses need of the data */
+tt_row tt_model_row(const tt_model *m); /* of a sample, as it takes it */
+typedef struct tt_wants { /* what the losses need of the data, and of which ids there are rows */
     int classes, targets;
+    const int64_t *id_rows; /* of each id: it is below that; 0: nothing looks at it */
 } tt_wants;
 tt_wants tt_model_wants(const tt_model *m);
 /* Columns of the last layer's output that tell two classes apart: 1, a logit of class 1; 2, one of

@@ -47,17 +47,23 @@ typedef struct tt_param {
 } tt_param;
 
 /* ---- A batch, as data makes it and the model takes it ---- */
+typedef struct tt_row { /* how many of each a sample has; of what it has none, the batch has NULL */
+    int64_t features;
+    int64_t ids;    /* which rows of tables it means: tokens, categories         */
+    int64_t labels; /* 1: of the sample; more: of each of its positions or pixels */
+    int64_t targets;
+} tt_row;
 typedef struct tt_batch {
     int n;                 /* samples                                                        */
     const float *x;        /* (n, features), PLAIN                                           */
-    const int32_t *label;  /* (n), -1: this row has no label; NULL if the loss wants none    */
-    const float *target;   /* (n, m); NULL if none. NAN in the first: this row has none      */
+    const int32_t *ids;    /* (n, ids); -1: none                                             */
+    const int32_t *label;  /* (n, labels); -1: there is none                                 */
+    const float *target;   /* (n, targets). NAN in the first: this row has none              */
     const uint64_t *place; /* (n, 2): pass and place, the key of the sample's randomness     */
 } tt_batch;
-tt_err tt_batch_open(int n_most, int64_t features, bool labels, int64_t targets, tt_batch *out);
-void tt_batch_close(tt_batch *b, int n_most, int64_t features, int64_t targets);
-tt_batch tt_batch_cut(const tt_batch *b, int first, int n, int64_t features,
-                      int64_t targets); /* a view */
+tt_err tt_batch_open(int n_most, const tt_row *row, tt_batch *out);
+void tt_batch_close(tt_batch *b, int n_most, const tt_row *row);
+tt_batch tt_batch_cut(const tt_batch *b, int first, int n, const tt_row *row); /* a view */
 
 /* ---- Windows: convolution and pooling ---- */
 typedef struct tt_window {
@@ -137,6 +143,32 @@ typedef struct tt_rows_args { /* layer norm, softmax: over the middle of outer x
     bool dw_add;
 } tt_rows_args;
 
+/* Rows of a table, by their numbers. Of n samples each has k ids, the first of them `stride` behind
+ * that of the sample before; -1 stands for a row of zeros. */
+typedef struct tt_embed_args {
+    int n;
+    int64_t stride, k, dim;
+    const int32_t *id;
+    const float *w; /* (rows, dim)                                                      */
+    float *y;       /* (n, k, dim)                                                      */
+    const float *dy;
+    float *dw; /* added to, in the order of the ids                                     */
+} tt_embed_args;
+
+/* Attention: y = softmax(scale * q k^T) v, for each head. With `causal` a position sees those up to
+ * itself. Of the scores, (t, t) for each head, a few rows are there at a time. */
+typedef struct tt_attend_args {
+    int n, t, heads, dim; /* samples, positions; numbers of a head                       */
+    bool causal;
+    const float *x; /* (n, t, 3, heads, dim): queries, keys and values side by side      */
+    float *y;       /* (n, t, heads, dim)                                                */
+    float *lse;     /* (n, heads, t): log of the sum of exponentials, kept for backward  */
+    const float *dy;
+    float *dx;
+    bool dx_add;
+    void *scratch; /* attend_scratch bytes, 64-aligned */
+} tt_attend_args;
+
 typedef enum tt_unary { TT_RELU, TT_GELU, TT_TANH, TT_SIGMOID } tt_unary;
 
 typedef struct tt_drop_args {
@@ -164,7 +196,7 @@ typedef struct tt_loss_args {
     float smoothing;
     float *dx;                   /* NULL: forward only. Gradient of the *sum*, unnormalised       */
     double loss, weight;         /* out: sum of losses, sum of weights (rows that count)          */
-    int64_t correct, top5, rows; /* out, of labels and of BCE with d = 1; rows: how many counted   */
+    int64_t correct, top5, rows; /* out, of labels and of BCE with d = 1; rows: how many counted */
 } tt_loss_args;
 
 /* ---- The table ---- */
@@ -195,6 +227,12 @@ typedef struct tt_kernels {
     void (*layernorm_backward)(const tt_rows_args *a); /* inner = 1 or LANES */
     void (*softmax_forward)(const tt_rows_args *a, bool log);
     void (*softmax_backward)(const tt_rows_args *a, bool log); /* x is y, the forward's output */
+
+    void (*embed_forward)(const tt_embed_args *a);
+    void (*embed_backward)(const tt_embed_args *a);
+    size_t (*attend_scratch)(const tt_attend_args *a); /* from the sizes alone */
+    void (*attend_forward)(const tt_attend_args *a);
+    void (*attend_backward)(const tt_attend_args *a);
 
     void (*unary_forward)(tt_unary f, int64_t n, const float *x, float *y);
     /* GELU goes by x, the others by y: the one that is not read may be NULL. dx may be dy. */

@@ -85,7 +85,6 @@ static tt_err ask_hosts(judge *j, int64_t own)
 tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, bool local,
                   int64_t val_count)
 {
-    tt_wants wants = tt_model_wants(m);
     tt_err err;
 
     *j = (judge){.crew = crew,
@@ -93,9 +92,7 @@ tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, b
                  .model = m,
                  .size = tt_crew_size(crew),
                  .grain = tt_crew_most(crew),
-                 .features = tt_shape_count(tt_model_input(m)),
-                 .targets = wants.targets,
-                 .labels = wants.classes > 0,
+                 .row = tt_model_row(m),
                  .columns = tt_model_scores(m)};
     int64_t ranks = world ? world->size : 1;
     j->part_count = (val_count + j->grain - 1) / j->grain;
@@ -110,15 +107,14 @@ tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, b
         return tt_fail(TT_ENOMEM, "no memory for the results of %lld samples",
                        (long long)val_count);
     for (int i = 0; i < j->size; i++)
-        if ((err = tt_batch_open(j->grain, j->features, j->labels, j->targets, &j->desks[i].batch)))
-            return err;
+        if ((err = tt_batch_open(j->grain, &j->row, &j->desks[i].batch))) return err;
     return j->columns ? open_sheets(j, room) : TT_OK;
 }
 
 void judge_close(judge *j)
 {
     for (int i = 0; j->desks && i < j->size; i++) {
-        tt_batch_close(&j->desks[i].batch, j->grain, j->features, j->targets);
+        tt_batch_close(&j->desks[i].batch, j->grain, &j->row);
         free(j->desks[i].out);
     }
     free(j->desks);

@@ -80,8 +80,7 @@ typedef struct judge {
     tt_world *world; /* borrowed; NULL: this process alone */
     const tt_model *model;
     int size, grain; /* threads; samples of a part */
-    int64_t features, targets;
-    bool labels;
+    tt_row row;
     desk *desks;
     tt_result *parts, *gathered;
     int64_t part_count, parts_now; /* at most, and of the split that is judged */

@@ -116,7 +116,12 @@ tt_data_want tt_job_want(const tt_model *m)
 {
     tt_wants w = tt_model_wants(m);
 
+    tt_row row = tt_model_row(m);
+
     return (tt_data_want){.input = tt_model_input(m),
+                          .ids = row.ids,
+                          .id_rows = w.id_rows,
+                          .labels = row.labels,
                           .classes = w.classes,
                           .targets = w.targets,
                           .input_at = tt_model_input_at(m)};
@@ -175,11 +180,11 @@ static tt_err fill_rows(const predict_job *j, tt_batch *b, int64_t at, int n)
 
     b->n = n;
     if (j->rows) {
-        b->x = j->rows + at * c->features;
+        b->x = j->rows + at * c->row.features;
         return TT_OK;
     }
     for (int i = 0; i < n; i++) {
-        tt_batch row = tt_batch_cut(b, i, 1, c->features, c->targets);
+        tt_batch row = tt_batch_cut(b, i, 1, &c->row);
         tt_err err = tt_data_fill(j->u->data, j->split, &one, j->first + at + i, 0, 1, &row);
         if (err) return err;
     }

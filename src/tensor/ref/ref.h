@@ -26,6 +26,12 @@ void tt_ref_layernorm_backward(const tt_rows_args *a);
 void tt_ref_softmax_forward(const tt_rows_args *a, bool log);
 void tt_ref_softmax_backward(const tt_rows_args *a, bool log);
 
+void tt_ref_embed_forward(const tt_embed_args *a);
+void tt_ref_embed_backward(const tt_embed_args *a);
+size_t tt_ref_attend_scratch(const tt_attend_args *a);
+void tt_ref_attend_forward(const tt_attend_args *a);
+void tt_ref_attend_backward(const tt_attend_args *a);
+
 void tt_ref_unary_forward(tt_unary f, int64_t n, const float *x, float *y);
 void tt_ref_unary_backward(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
                            float *dx, bool add);
