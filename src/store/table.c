@@ -138,9 +138,7 @@ tt_err tt_table_reserve(tt_table *t, int part, const int32_t *row, int64_t n)
                        (long long)t->shape.most);
     for (int64_t i = 0; i < n && !err; i++) {
         TT_ASSERT(row[i] >= 0 && row[i] < t->shape.rows);
-        if (!(err = reserve_range(t, t->bits_at + (size_t)row[i] / 64 * 8, 8)))
-            err =
-                reserve_range(t, t->records_at + (size_t)row[i] * record_bytes(t), record_bytes(t));
+        err = reserve_range(t, t->records_at + (size_t)row[i] * record_bytes(t), record_bytes(t));
     }
     return err;
 }
