@@ -233,6 +233,7 @@ TT_TEST(golden, gpt_trains_as_in_pytorch)
     golden_load("gpt", &g);
     for (int i = 0; i < tables * 2; i++) {
         net n;
+        if (is_ref(all[i / 2]) && i % 2) continue; /* its evaluation is behind all steps */
         net_open(&n, &g, model, all[i / 2], 3);
         train(&n, is_ref(all[i / 2]) ? 3 : GOLDEN_STEPS, i % 2, i % 2 ? 1 : 3, l);
         net_close(&n);
