@@ -623,6 +623,7 @@ static tt_err rows_source(const tt_data_want *want, const tt_data_rows *rows, co
     s->keep = TT_KEEP_F32;
     s->f32 = rows->x;
     s->ids = rows->ids;
+    s->ids_each = want->ids;
     s->label = want->classes > 0 ? rows->label : NULL;
     s->target = want->targets > 0 ? rows->target : NULL;
     s->targets = want->targets;
@@ -778,6 +779,7 @@ static void add_to_sha(tt_sha *sha, const tt_source *s)
         tt_sha_add(sha, s->token, (size_t)s->tokens * sizeof *s->token);
         if (s->row) tt_sha_add(sha, s->row, (size_t)(n + 1) * sizeof *s->row);
     }
+    if (s->ids) tt_sha_add(sha, s->ids, (size_t)(n * s->ids_each) * sizeof *s->ids);
     if (s->label) tt_sha_add(sha, s->label, (size_t)n * sizeof *s->label);
     if (s->target) tt_sha_add(sha, s->target, (size_t)(n * s->targets) * sizeof *s->target);
 }
