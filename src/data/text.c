@@ -282,6 +282,64 @@ tt_err tt_source_lines(tt_node *map, const char *what, const tt_source_ctx *c, t
     return open_text(map, what, c, true, s);
 }
 
+/* ---- other texts ---- */
+
+static const tt_source *text_of(const tt_data *d)
+{
+    const tt_source *s = d->train ? d->train : d->val;
+    return s->keep == TT_KEEP_TOKENS ? s : NULL;
+}
+
+tt_err tt_data_encode(const tt_data *d, const char *text, size_t size, int32_t *out, int64_t *count)
+{
+    const tt_source *s = text_of(d);
+    const uint8_t *from = (const uint8_t *)text;
+
+    *count = 0;
+    if (!s) return tt_fail(TT_EDATA, "the training set is no text");
+    for (size_t at = 0; at < size;) {
+        size_t was = at;
+        int32_t c = s->class_name ? next_char(from, size, &at) : from[at++];
+        int k = c;
+        if (s->class_name) {
+            if (c < 0) return tt_fail(TT_EDATA, "byte %zu is not UTF-8", was);
+            for (k = 0; k < s->classes; k++)
+                if (strlen(s->class_name[k]) == at - was &&
+                    !memcmp(s->class_name[k], text + was, at - was))
+                    break;
+        }
+        if (k >= s->classes)
+            return tt_fail(TT_EDATA, "'%.*s' is nowhere in the training text", (int)(at - was),
+                           text + was);
+        out[(*count)++] = k;
+    }
+    return TT_OK;
+}
+
+void tt_data_decode(const tt_data *d, int32_t token, tt_str *out)
+{
+    const tt_source *s = text_of(d);
+    char byte = (char)token;
+
+    if (!s || token < 0 || token >= s->classes) return;
+    if (s->class_name)
+        tt_str_put(out, s->class_name[token], strlen(s->class_name[token]));
+    else if (token < 256)
+        tt_str_put(out, &byte, 1);
+}
+
+int tt_data_edge(const tt_data *d)
+{
+    const tt_source *s = text_of(d);
+    return s && s->row ? s->edge : -1;
+}
+
+int tt_data_first(const tt_data *d)
+{
+    const tt_source *s = text_of(d);
+    return s ? s->token[0] : 0;
+}
+
 /* ---- batches ---- */
 
 /* How far this pass has moved the windows. Where a window would leave its part, it ends there. */
