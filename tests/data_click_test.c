@@ -59,6 +59,7 @@ TT_TEST(data_criteo, lines_are_numbers_and_rows_of_tables)
     EXPECT_OK(open_text(criteo_job, want, &o));
     w = take_all(o.data, TT_TRAIN, want);
     EXPECT_INT(2, w.b.n);
+    EXPECT_STR("2 of 13 and 26 ids from t.txt", tt_data_describe(o.data, TT_TRAIN));
     expect_row(&w, 0, 1, 5, 1000);
     expect_row(&w, 1, 0, 77, 1000);
     free_all(&w);

@@ -434,6 +434,8 @@ static void add_attention(builder *b, int at)
 
 /* ---- vectors of a sample, together ---- */
 
+_Static_assert((int)INPUTS_MOST <= (int)TT_INTERACT_PARTS, "each input may be a part");
+
 static void add_interaction(builder *b, int at)
 {
     const layer *l = &b->g->layers[at];
