@@ -21,9 +21,7 @@ static tt_err read_column(tt_node *n, const csv_keys *k, column *c)
          "or its place, from 0; negative from the end"},
         {"type", TT_CHOICE, offsetof(column_keys, type), "numeric", 0, 0,
          "numeric|category|id|label|target|skip",
-         "what the column becomes; category: one feature for each word; id: its number, for a "
-         "table "
-         "of the model"},
+         "what the column becomes; category: a feature for each word; id: a row of a table"},
         {"vocabulary", TT_NODE, offsetof(column_keys, vocabulary), "-", 0, 0, NULL,
          "category, id, label: auto (what occurs, sorted), or a list"},
         {"hash", TT_INT, offsetof(column_keys, hash), "-", 1, 1 << 30, NULL,

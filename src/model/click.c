@@ -16,10 +16,11 @@ static tt_err take_ids(const graph *g, const layer *l, int64_t first, int64_t *c
                             "%s '%s' takes ids, and the model's input has none: say "
                             "input: {features: [...], ids: N}",
                             l->kind->name, l->name);
+    if (first + (*count ? *count : 1) > g->ids)
+        return tt_node_fail(
+            l->at, "'%s' takes ids %lld to %lld, counted from 0, but a sample has %lld", l->name,
+            (long long)first, (long long)(first + (*count ? *count : 1) - 1), (long long)g->ids);
     if (!*count) *count = g->ids - first;
-    if (*count < 1 || *count > g->ids - first)
-        return tt_node_fail(l->at, "'%s' takes %lld ids from the %lldth on, but a sample has %lld",
-                            l->name, (long long)*count, (long long)first + 1, (long long)g->ids);
     return TT_OK;
 }
 
@@ -177,18 +178,12 @@ typedef struct click_args {
     double dropout;
 } click_args;
 
+/* clang-format off */
 #define CLICK_KEYS                                                                                 \
-    {"rows",                                                                                       \
-     TT_INTS,                                                                                      \
-     offsetof(click_args, rows),                                                                   \
-     NULL,                                                                                         \
-     1,                                                                                            \
-     INT32_MAX,                                                                                    \
-     NULL,                                                                                         \
+    {"rows", TT_INTS, offsetof(click_args, rows), NULL, 1, INT32_MAX, NULL,                        \
      "rows of the tables, one table for each id: one number, or one for each"},                    \
-    {                                                                                              \
-        "dim", TT_INT, offsetof(click_args, dim), "16", 1, 1 << 16, NULL, "numbers of a row"       \
-    }
+    {"dim", TT_INT, offsetof(click_args, dim), "16", 1, 1 << 16, NULL, "numbers of a row"}
+/* clang-format on */
 
 static const tt_key dlrm_keys[] = {
     CLICK_KEYS,
