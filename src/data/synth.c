@@ -166,9 +166,9 @@ static double make_numbers(const clicker *c, uint64_t r, float *x)
             tt_normal4(c->weight, 0, (uint64_t)i / 4, w);
         }
         x[i] = z[i % 4] < -1 ? 0 : 1 + z[i % 4];
-        logit += 0.3 * (double)w[i % 4] * (double)(x[i] - 1);
+        logit += (double)w[i % 4] * (double)(x[i] - 1);
     }
-    return logit;
+    return c->features ? logit / sqrt((double)c->features) : 0;
 }
 
 /* The row of a table: all as often, or u^(1 + skew) of the way through it. */
@@ -195,10 +195,10 @@ static double make_categories(const clicker *c, uint64_t r, int32_t *ids)
         ids[k] = make_category(c, k, u[k % 4]);
         tt_uniform4(c->taste, (uint64_t)k, (uint64_t)ids[k], taste);
         double side = taste[1] < 0.5f ? -1 : 1;
-        logit += 0.8 * ((double)taste[0] - 0.5) + 0.2 * side * side_before;
+        logit += 4 * ((double)taste[0] - 0.5) + side * side_before;
         side_before = side;
     }
-    return logit;
+    return logit / sqrt((double)c->want->ids);
 }
 
 /* About a quarter of the rows are clicked. */
