@@ -1,4 +1,5 @@
 /* Text in windows and in lines: which tokens are where, and what is no text. */
+#include "data/source.h"
 #include "data_help.h"
 
 static tt_data_want tokens(int64_t ids, int classes)
@@ -8,12 +9,6 @@ static tt_data_want tokens(int64_t ids, int classes)
     for (int i = 0; i < 64; i++) rows[i] = classes;
     return (tt_data_want){
         .input = {1, {0}}, .ids = ids, .id_rows = rows, .classes = classes, .labels = ids};
-}
-
-static void write_text(const char *path, const char *text)
-{
-    FILE *f = fopen(path, "w");
-    EXPECT(f && fputs(text, f) >= 0 && !fclose(f));
 }
 
 static tt_err open_with(const char *job, tt_data_want want, tt_tree **tree, tt_data **out)
@@ -86,8 +81,8 @@ TT_TEST(text, each_pass_cuts_it_elsewhere)
             EXPECT(s[1] == 'a' + (s[0] - 'a' + 1) % 26 && s[5] == s[1]);
             if (i < n - 1) EXPECT_INT((first[0] - 'a' + 4 * i) % 26, s[0] - 'a');
         }
-        /* What is validated on stays where it is, and no window of the rest reaches into it. */
-        EXPECT_STR("ghij|hijk", sample(d, TT_VAL, 0, pass, true));
+        /* What is validated on is behind it, and no window of the rest reaches into it. */
+        EXPECT_STR("ghij|hijk", sample(d, TT_VAL, 0, pass, false));
         EXPECT(sample(d, TT_TRAIN, n - 1, pass, true)[0] <= 'c');
     }
     EXPECT(moved > 3);
@@ -169,7 +164,7 @@ TT_TEST(text, what_does_not_fit_is_told)
         {"", "{dir: '', train: {format: text, file: t}}", "t has 0 tokens", 3, 9},
         {"", "{dir: '', train: {format: lines, file: t}}", "no lines in it", 3, 9},
         {"abc\nabcde\n", "{dir: '', train: {format: lines, file: t}}", "line 2 has", 5, 9},
-        {"abc", "{dir: '', train: {format: text, file: t, tokens: words}}", "bytes|chars", 2, 9},
+        {"abc", "{dir: '', train: {format: text, file: t, tokens: words}}", "must be bytes or chars", 2, 9},
     };
 
     for (int i = 0; i < TT_COUNT(bad); i++) {

@@ -262,7 +262,7 @@ int64_t tt_table_count(const tt_table *t)
 
 void tt_table_begin(tt_table *t, int64_t step)
 {
-    /* An entry counts only with its part's number: those go first. */
+    atomic_store(&t->head->next, 0); /* an empty log is of no step: nobody goes back by it */
     for (int p = 0; p < t->shape.parts; p++) atomic_store(&t->head->logged[p], 0);
     atomic_store(&t->head->next, step + 1);
 }
