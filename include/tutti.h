@@ -141,6 +141,8 @@ typedef struct tutti_metrics {        /* NAN where it does not apply */
     double auc;                       /* area under the ROC curve, where there are two classes */
     double perplexity, bits_per_byte; /* of tokens, of a text */
     int64_t samples;
+    double logloss, calibration; /* of two classes; mean probability of class 1, by its share */
+    double entropy;              /* ... logloss, by that of who always tells this share       */
 } tutti_metrics;
 
 typedef struct tutti_progress {

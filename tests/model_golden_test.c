@@ -241,6 +241,27 @@ TT_TEST(golden, gpt_trains_as_in_pytorch)
     golden_free(&g);
 }
 
+/* Numbers and ids, and one logit, which bce judges. */
+TT_TEST(golden, dlrm_trains_as_in_pytorch)
+{
+    static const char model[] =
+        "input: {features: [13], ids: 7}\n"
+        "layers: [dlrm: {rows: 11, dim: 10, bottom: [20], top: [18]}]\nloss: bce\n";
+    const limits l = {5e-5, 1e-4, 0};
+    const tt_kernels *const *all;
+    int tables = tt_kernels_all(&all);
+    golden g;
+
+    golden_load("dlrm", &g);
+    for (int i = 0; i < tables * 4; i++) {
+        net n;
+        net_open(&n, &g, model, all[i / 4], i / 2 % 2 ? 64 : 1);
+        train(&n, GOLDEN_STEPS, i % 2, i % 2 ? 9 : 32, l);
+        net_close(&n);
+    }
+    golden_free(&g);
+}
+
 /* At full width ten steps take their time: tables other than the best make one, and ref none. */
 TT_TEST(golden, resnet18_trains_as_in_pytorch)
 {

@@ -156,7 +156,10 @@ tutti_metrics metrics_from(const tt_metrics *m)
                            .auc = m->auc,
                            .perplexity = m->perplexity,
                            .bits_per_byte = m->bits_per_byte,
-                           .samples = m->samples};
+                           .samples = m->samples,
+                           .logloss = m->logloss,
+                           .calibration = m->calibration,
+                           .entropy = m->entropy};
 }
 
 static tutti_progress progress_from(const tt_progress *p)

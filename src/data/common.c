@@ -45,7 +45,7 @@ enum { LOOK_MS = 5, ALIGN = 64, TMPFS = 0x01021994, HUGE_PAGE = 2 << 20 };
 
 static const char MAGIC[16] = "tutti content 2";
 
-enum { NAME, CLASS_NAMES, SAMPLES, ROW, COL, VAL, LABEL, TARGET, STANDARDISE, SPANS };
+enum { NAME, CLASS_NAMES, SAMPLES, ROW, COL, VAL, IDS, LABEL, TARGET, STANDARDISE, SPANS };
 
 typedef struct span {
     uint64_t at, size; /* 0: there is no such array */
@@ -55,7 +55,7 @@ typedef struct span {
 /* A source. What only the opening of a second one asks of it (schema, bases) is not kept. */
 typedef struct kept {
     int64_t there, count, rows, targets, classes, keep, bytes, pixels;
-    int64_t tokens, window, edge, text_bytes;
+    int64_t tokens, window, edge, text_bytes, ids_each;
     tt_shape shape;
     span span[SPANS];
 } kept;
@@ -97,8 +97,8 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
     bool text = s->keep == TT_KEEP_TOKENS;
     tt_str *names = &b->class_names[which];
 
-    *k = (kept){true,      s->count,  s->kept,   s->targets, s->classes,    s->keep, s->bytes,
-                s->pixels, s->tokens, s->window, s->edge,    s->text_bytes, s->shape};
+    *k = (kept){true,      s->count,  s->kept,   s->targets, s->classes,    s->keep,     s->bytes,
+                s->pixels, s->tokens, s->window, s->edge,    s->text_bytes, s->ids_each, s->shape};
     for (int i = 0; s->class_name && i < s->classes; i++)
         tt_str_put(names, s->class_name[i], strlen(s->class_name[i]) + 1);
     const void *array[SPANS] = {[NAME] = s->name,
@@ -109,6 +109,7 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
                                 [ROW] = s->row,
                                 [COL] = s->col,
                                 [VAL] = s->val,
+                                [IDS] = s->ids,
                                 [LABEL] = s->label,
                                 [TARGET] = s->target,
                                 [STANDARDISE] = s->standardise};
@@ -119,6 +120,7 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
                                 [ROW] = s->row ? (rows + 1) * sizeof *s->row : 0,
                                 [COL] = entries * sizeof *s->col,
                                 [VAL] = entries * sizeof *s->val,
+                                [IDS] = rows * (size_t)s->ids_each * sizeof *s->ids,
                                 [LABEL] = rows * sizeof *s->label,
                                 [TARGET] = rows * (size_t)s->targets * sizeof *s->target,
                                 [STANDARDISE] = each * sizeof *s->standardise};
@@ -208,6 +210,7 @@ static bool sizes_fit(const kept *k, const int64_t *row)
                          : tt_mul_size(cells, k->keep == TT_KEEP_U8 ? 1 : 4);
 
     return s[SAMPLES].size == samples && s[COL].size == entries && s[VAL].size == entries &&
+           s[IDS].size == tt_mul_size(tt_mul_size(rows, (size_t)k->ids_each), 4) &&
            (!s[LABEL].size || s[LABEL].size == rows * 4) &&
            (!s[TARGET].size || s[TARGET].size == tt_mul_size(targets, 4)) &&
            (!s[STANDARDISE].size || s[STANDARDISE].size == each);
@@ -236,7 +239,8 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
     name = bytes_of(map, &at[NAME]);
     if (!name || name[at[NAME].size - 1] || k->rows < 1 || k->rows > INT64_MAX / 16 ||
         k->count < k->rows || k->shape.rank < 1 || k->shape.rank > 6 || k->classes < 0 ||
-        k->classes > INT32_MAX || k->keep < TT_KEEP_U8 || k->keep > TT_KEEP_TOKENS ||
+        k->classes > INT32_MAX || k->ids_each < 0 || k->keep < TT_KEEP_U8 ||
+        k->keep > TT_KEEP_TOKENS ||
         (at[ROW].size && at[ROW].size != ((size_t)k->rows + 1) * sizeof(int64_t)) ||
         (k->keep == TT_KEEP_SPARSE && !at[ROW].size) || !sizes_fit(k, bytes_of(map, &at[ROW])) ||
         !text_fits(k, bytes_of(map, &at[ROW])))
@@ -259,6 +263,8 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
     s->row = bytes_of(map, &at[ROW]);
     s->col = bytes_of(map, &at[COL]);
     s->val = bytes_of(map, &at[VAL]);
+    s->ids = bytes_of(map, &at[IDS]);
+    s->ids_each = k->ids_each;
     s->label = bytes_of(map, &at[LABEL]);
     s->target = bytes_of(map, &at[TARGET]);
     s->targets = k->targets;
@@ -684,6 +690,14 @@ tt_err tt_common_key(tt_node *train, tt_node *val, const tt_source_ctx *c, uint6
     tt_str_add(&text, "%s %s %zu\n%d %d %d %d %lld", TT_VERSION, MAGIC, sizeof(head), normalize,
                w->classes, w->targets, w->only_x, (long long)w->ids);
     for (int i = 0; i < w->input.rank; i++) tt_str_add(&text, " %lld", (long long)w->input.dim[i]);
+    /* Ids are checked against the rows there are, and divided by them. */
+    for (int64_t i = 0, same = 0; w->id_rows && i < w->ids; i++) {
+        bool changes = i + 1 == w->ids || w->id_rows[i + 1] != w->id_rows[i];
+        same++;
+        if (!changes) continue;
+        tt_str_add(&text, " %lld of %lld", (long long)same, (long long)w->id_rows[i]);
+        same = 0;
+    }
     tt_str_add(&text, "\ntrain\n");
     err = tt_source_look(train, "train", &of_train, &text);
     if (!err && val) tt_str_add(&text, "\nval\n");

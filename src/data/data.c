@@ -330,10 +330,22 @@ static tt_err cut_val(tt_data *d, tt_node *map, uint64_t seed)
     return TT_OK;
 }
 
+/* "1x28x28", "13 and 26 ids", "256 ids" */
+static const char *show_sample(const tt_data *d)
+{
+    bool numbers = tt_shape_count(d->want.input) > 0;
+    char shape[96] = "";
+
+    if (numbers) tt_shape_show(d->want.input, shape, sizeof shape);
+    if (!d->want.ids) return tt_arena_strdup(d->arena, shape);
+    return tt_arena_printf(d->arena, "%s%s%lld ids", shape, numbers ? " and " : "",
+                           (long long)d->want.ids);
+}
+
 static void describe(tt_data *d, tt_split split)
 {
     tt_part *p = &d->part[split];
-    char count[32], shape[96];
+    char count[32];
     const char *slash;
 
     if (!p->src) {
@@ -342,8 +354,7 @@ static void describe(tt_data *d, tt_split split)
     }
     slash = strrchr(p->src->name, '/');
     p->describe = tt_arena_printf(
-        d->arena, "%s of %s %s %s", tt_show_count(p->count, count, sizeof count),
-        tt_shape_show(d->want.input, shape, sizeof shape),
+        d->arena, "%s of %s %s %s", tt_show_count(p->count, count, sizeof count), show_sample(d),
         p->cut && split == TT_VAL ? "cut from" : "from", slash ? slash + 1 : p->src->name);
 }
 
@@ -623,6 +634,7 @@ static tt_err rows_source(const tt_data_want *want, const tt_data_rows *rows, co
     s->keep = TT_KEEP_F32;
     s->f32 = rows->x;
     s->ids = rows->ids;
+    s->ids_each = want->ids;
     s->label = want->classes > 0 ? rows->label : NULL;
     s->target = want->targets > 0 ? rows->target : NULL;
     s->targets = want->targets;
@@ -786,6 +798,7 @@ static void add_to_sha(tt_sha *sha, const tt_source *s)
         tt_sha_add(sha, s->token, (size_t)s->tokens * sizeof *s->token);
         if (s->row) tt_sha_add(sha, s->row, (size_t)(n + 1) * sizeof *s->row);
     }
+    if (s->ids) tt_sha_add(sha, s->ids, (size_t)(n * s->ids_each) * sizeof *s->ids);
     if (s->label) tt_sha_add(sha, s->label, (size_t)n * sizeof *s->label);
     if (s->target) tt_sha_add(sha, s->target, (size_t)(n * s->targets) * sizeof *s->target);
 }

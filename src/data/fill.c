@@ -172,7 +172,7 @@ tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t
         }
         if (augment)
             fill_augmented(d, part, row, p, x);
-        else
+        else if (d->features)
             fill_plain(d, part, row, x);
         for (int64_t k = 0; k < each && label; k++)
             label[i * each + k] = s->label && !hide ? s->label[row * each + k] : -1;

@@ -1,8 +1,9 @@
 /* source: one dataset decoded into memory; private to data/.
  *
- * A format (idx, npy, cifar, csv, libsvm, synth) checks its files whole and fills a tt_source; all
- * that comes after (splitting, normalising, augmenting, batches) sees sources alone and knows no
- * format. Decoders take bytes and a name for messages, so the fuzzers can call them without files.
+ * A format (idx, npy, cifar, csv, libsvm, criteo, synth) checks its files whole and fills a
+ * tt_source; all that comes after (splitting, normalising, augmenting, batches) sees sources alone
+ * and knows no format. Decoders take bytes and a name for messages, so the fuzzers can call them
+ * without files.
  */
 #ifndef TT_SOURCE_H
 #define TT_SOURCE_H
@@ -36,7 +37,8 @@ typedef struct tt_source {
     int64_t tokens, window, text_bytes;
     int edge;
 
-    const int32_t *ids;   /* (kept, ids), -1: none; NULL: there are none                  */
+    const int32_t *ids; /* (kept, ids_each), -1: none; NULL: there are none             */
+    int64_t ids_each;
     const int32_t *label; /* (kept, labels), -1: none; NULL: no labels at all             */
     const float *target;  /* (kept, targets), NAN in the first: none                      */
     int64_t targets;
@@ -83,7 +85,7 @@ tt_source *tt_source_new(void);     /* empty                                    
 void tt_source_close(tt_source *s); /* accepts NULL                                     */
 
 /* The format of a map, as its functions see it: the table starts with TT_FORMAT_KEY. */
-#define TT_FORMATS "idx|cifar10|cifar100|npy|csv|tsv|libsvm|text|lines|synth"
+#define TT_FORMATS "idx|cifar10|cifar100|npy|csv|tsv|libsvm|text|lines|criteo|dlrm|synth"
 #define TT_FORMAT_KEY(type_)                                                                       \
     {                                                                                              \
         "format", TT_CHOICE, offsetof(type_, format), NULL, 0, 0, TT_FORMATS,                      \
@@ -91,7 +93,8 @@ void tt_source_close(tt_source *s); /* accepts NULL                             
     }
 typedef tt_err tt_source_fn(tt_node *map, const char *what, const tt_source_ctx *c, tt_source *s);
 tt_source_fn tt_source_idx, tt_source_npy, tt_source_cifar10, tt_source_cifar100, tt_source_csv,
-    tt_source_tsv, tt_source_libsvm, tt_source_text, tt_source_lines, tt_source_synth;
+    tt_source_tsv, tt_source_libsvm, tt_source_text, tt_source_lines, tt_source_criteo,
+    tt_source_dlrm, tt_source_synth;
 
 /* ---- Helpers of the formats ---- */
 
@@ -165,6 +168,11 @@ tt_err tt_libsvm_decode(tt_source *s, const tt_source_ctx *c, const tt_libsvm_ke
                         const char *text, size_t size);
 tt_err tt_text_decode(tt_source *s, const tt_source_ctx *c, int kind, bool lines,
                       const uint8_t *text, size_t size);
+/* `divide`: what the job says of `rows`, at `rows_at` (may be NULL if it says nothing). */
+tt_err tt_criteo_decode(tt_source *s, const tt_source_ctx *c, const tt_node *rows_at,
+                        const tt_ints *divide, const char *text, size_t size);
+tt_err tt_dlrm_decode(tt_source *s, const tt_source_ctx *c, const tt_node *rows_at,
+                      const tt_ints *divide, const uint8_t *data, size_t size);
 tt_err tt_csv_decode(tt_source *s, tt_node *map, const char *what, const tt_source_ctx *c,
                      bool tabs, const char *text, size_t size);
 

@@ -25,6 +25,9 @@ typedef enum call_kind {
     CALL_EMBED,
     CALL_POSITIONS,
     CALL_ATTEND,
+    CALL_INTERACT,
+    CALL_FM,
+    CALL_SUM,
     CALL_LOSS
 } call_kind;
 
@@ -71,6 +74,10 @@ typedef struct call {
     int own;   /* the first that is not another layer's                           */
     bool late; /* embed: another call has written to its gradient before         */
     tt_attend_args attend;
+    tt_embed_args embed; /* with what the run does not add: sizes, and the tables' beginnings ... */
+    int64_t first;       /* ... and the first of the ids it takes                               */
+    bool bag;
+    tt_interact_args interact;
     int64_t packed_at, packed_count;
     int saved, scratch, scratch_back; /* buffers, -1: none                             */
     int loss;

@@ -380,10 +380,33 @@ static void add_sum(builder *b, int at)
 
 /* ---- sequences ---- */
 
+/* Rows of tables by the sample's ids: it has no inputs. */
 static void add_embedding(builder *b, int at)
 {
+    const layer *l = &b->g->layers[at];
     call *c = new_call(b, CALL_EMBED, at);
+
     c->layout = TT_PLAIN;
+    c->embed.stride = b->g->ids;
+    if (l->kind == &kind_embeddings) {
+        const embeddings_args *a = l->args;
+        c->embed.k = a->tables;
+        c->embed.dim = a->dim;
+        c->embed.base = a->base;
+        c->first = a->first;
+    } else if (l->kind == &kind_embedding_bag) {
+        const bag_args *a = l->args;
+        c->embed.k = a->count;
+        c->embed.dim = a->dim;
+        c->embed.mean = a->mode == 1;
+        c->first = a->first;
+        c->bag = true;
+    } else {
+        const embedding_args *a = l->args;
+        c->embed.k = a->count;
+        c->embed.dim = a->dim;
+        c->first = a->first;
+    }
     gives(b, c, at);
 }
 
@@ -406,6 +429,37 @@ static void add_attention(builder *b, int at)
     c->saved = new_buffer(b, l->in.dim[0] * a->heads * 4, 0);
     c->scratch = new_buffer(b, 0, bytes);
     c->scratch_back = new_buffer(b, 0, bytes);
+    gives(b, c, at);
+}
+
+/* ---- vectors of a sample, together ---- */
+
+_Static_assert((int)INPUTS_MOST <= (int)TT_INTERACT_PARTS, "each input may be a part");
+
+static void add_interaction(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    call *c = call_on(b, CALL_INTERACT, at, TT_PLAIN);
+    tt_interact_args *a = &c->interact;
+
+    *a = (tt_interact_args){.parts = l->input_count, .dim = l->in.dim[l->in.rank - 1]};
+    for (int i = 0; i < l->input_count; i++) {
+        a->count[i] = tt_shape_count(graph_shape(b->g, l->input[i])) / a->dim;
+        a->k += a->count[i];
+    }
+    int64_t bytes = (int64_t)b->m->k->interact_scratch(a);
+    c->scratch = new_buffer(b, 0, bytes);
+    c->scratch_back = new_buffer(b, 0, bytes);
+    gives(b, c, at);
+}
+
+static void add_fold(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    call *c = call_on(b, l->kind == &kind_fm ? CALL_FM : CALL_SUM, at, TT_PLAIN);
+
+    c->lead = l->in.dim[0];
+    c->d = l->in.dim[1];
     gives(b, c, at);
 }
 
@@ -521,6 +575,8 @@ static bool needs_input_back(const call *c)
     case CALL_MUL:
     case CALL_CUSTOM:
     case CALL_ATTEND:
+    case CALL_INTERACT:
+    case CALL_FM:
         return true;
     case CALL_UNARY:
         return c->unary == TT_GELU || c->unary == TT_GELU_TANH;
@@ -620,8 +676,12 @@ void compile(tt_model *m)
             add_layernorm(&b, i);
         else if (k == &kind_softmax || k == &kind_log_softmax)
             add_softmax(&b, i);
-        else if (k == &kind_embedding)
+        else if (k == &kind_embedding || k == &kind_embeddings || k == &kind_embedding_bag)
             add_embedding(&b, i);
+        else if (k == &kind_interaction)
+            add_interaction(&b, i);
+        else if (k == &kind_fm || k == &kind_sum)
+            add_fold(&b, i);
         else if (k == &kind_positions)
             add_positions(&b, i);
         else if (k == &kind_attention)
@@ -644,5 +704,6 @@ void compile(tt_model *m)
         double f = c->layer >= 0 ? g->layers[c->layer].flops : 0;
         if (c->kind == CALL_CONV) m->train_flops += f * (1 + c->train_params + c->in_grad[0]);
         if (c->kind == CALL_ATTEND) m->train_flops += f * (1 + 2 * c->in_grad[0]);
+        if (c->kind == CALL_INTERACT) m->train_flops += f * (1 + 2 * c->backward);
     }
 }

@@ -286,8 +286,9 @@ static tt_err read_list(graph *g, tt_node *list, const scope *s, int *prev)
         else if (is_preset(name))
             err = read_preset(g, name, at, args, s, prev);
         else {
-            const char *names[128] = {"repeat", "mlp", "resnet", "gpt"};
-            const char *near = tt_nearest(name, names, 4 + kind_names(names + 4, 120));
+            const char *names[128] = {"repeat", "mlp",       "resnet", "gpt",
+                                      "dlrm",   "wide_deep", "deepfm"};
+            const char *near = tt_nearest(name, names, 7 + kind_names(names + 7, 120));
             err = tt_node_fail(at, "there is no layer kind '%s'%s%s%s", name,
                                near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "");
         }

@@ -96,6 +96,9 @@ int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_sha
 bool is_preset(const char *name);
 /* YAML text of the layers a preset stands for. */
 tt_err preset_expand(const char *name, tt_node *args, tt_shape input, tt_str *out);
+tt_err expand_dlrm(tt_node *args, tt_shape input, tt_str *out);
+tt_err expand_wide_deep(tt_node *args, tt_shape input, tt_str *out);
+tt_err expand_deepfm(tt_node *args, tt_shape input, tt_str *out);
 
 /* Arguments, as compile.c reads them back. */
 typedef struct dense_args {
@@ -111,6 +114,19 @@ typedef struct embedding_args {
     int64_t rows, dim, first, count;
     double std;
 } embedding_args;
+typedef struct embeddings_args {
+    common_args c;
+    tt_ints rows;
+    int64_t dim, tables, first;
+    double std;
+    int64_t *base; /* (tables): the row at which each begins */
+} embeddings_args;
+typedef struct bag_args {
+    common_args c;
+    int64_t rows, dim, first, count;
+    int mode; /* sum, mean */
+    double std;
+} bag_args;
 typedef struct positions_args {
     common_args c;
     double std;
@@ -157,7 +173,8 @@ typedef struct axis_args {
 extern const layer_kind kind_dense, kind_conv, kind_maxpool, kind_avgpool, kind_global_avgpool,
     kind_flatten, kind_batchnorm, kind_layernorm, kind_dropout, kind_add, kind_mul, kind_concat,
     kind_relu, kind_gelu, kind_embedding, kind_positions, kind_attention, kind_tanh, kind_sigmoid,
-    kind_softmax, kind_log_softmax;
+    kind_softmax, kind_log_softmax, kind_embeddings, kind_embedding_bag, kind_interaction, kind_fm,
+    kind_sum;
 
 /* What each kind of layer may begin with. */
 /* clang-format off */

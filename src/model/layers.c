@@ -399,11 +399,12 @@ KIND(softmax, "softmax", softmax_keys, axis_args, 1, 1, softmax_shape);
 KIND(log_softmax, "log_softmax", softmax_keys, axis_args, 1, 1, softmax_shape);
 
 static const layer_kind *const kinds[] = {
-    &kind_dense,     &kind_conv,      &kind_maxpool,     &kind_avgpool,   &kind_global_avgpool,
-    &kind_flatten,   &kind_batchnorm, &kind_layernorm,   &kind_dropout,   &kind_add,
-    &kind_mul,       &kind_concat,    &kind_relu,        &kind_gelu,      &kind_tanh,
-    &kind_sigmoid,   &kind_softmax,   &kind_log_softmax, &kind_embedding, &kind_positions,
-    &kind_attention,
+    &kind_dense,     &kind_conv,       &kind_maxpool,       &kind_avgpool,     &kind_global_avgpool,
+    &kind_flatten,   &kind_batchnorm,  &kind_layernorm,     &kind_dropout,     &kind_add,
+    &kind_mul,       &kind_concat,     &kind_relu,          &kind_gelu,        &kind_tanh,
+    &kind_sigmoid,   &kind_softmax,    &kind_log_softmax,   &kind_embedding,   &kind_positions,
+    &kind_attention, &kind_embeddings, &kind_embedding_bag, &kind_interaction, &kind_fm,
+    &kind_sum,
 };
 
 /* ---- kinds that a program added ---- */

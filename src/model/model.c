@@ -173,9 +173,10 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
 
 void tt_model_show_calls(const tt_model *m, tt_str *out)
 {
-    static const char *const kinds[] = {
-        "conv",   "maxpool", "avgpool", "norm",   "layernorm", "softmax",   "unary",  "add", "mul",
-        "concat", "dropout", "reorder", "custom", "embed",     "positions", "attend", "loss"};
+    static const char *const kinds[] = {"conv",    "maxpool",  "avgpool", "norm",  "layernorm",
+                                        "softmax", "unary",    "add",     "mul",   "concat",
+                                        "dropout", "reorder",  "custom",  "embed", "positions",
+                                        "attend",  "interact", "fm",      "sum",   "loss"};
     static const char *const layouts[] = {"plain", "nhwc", "lanes"};
 
     for (int i = 0; i < m->call_count; i++) {

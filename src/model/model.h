@@ -102,10 +102,14 @@ typedef struct tt_result { /* sums over the samples of the pass, unnormalised */
     double loss;   /* total loss x weight                                 */
     double part[TT_LOSSES], part_weight[TT_LOSSES];
     int64_t correct, top5, rows; /* of the first classification loss                    */
-    uint64_t witness;            /* of which samples: the driver's, modulo 2^64         */
-    uint64_t hash;               /* of the gradient, if it is audited: the driver's; 0  */
-    int rank;                    /* who made it, then                                   */
-    double turned_s;             /* tt_clock_s() when forward was over                  */
+    /* Of two classes, by the driver: rows with a label and those of class 1, and the sums of -log
+     * of the probability of what is true, and of the probability of class 1. */
+    int64_t scored, yes;
+    double logloss, expected;
+    uint64_t witness; /* of which samples: the driver's, modulo 2^64         */
+    uint64_t hash;    /* of the gradient, if it is audited: the driver's; 0  */
+    int rank;         /* who made it, then                                   */
+    double turned_s;  /* tt_clock_s() when forward was over                  */
 } tt_result;
 
 tt_err tt_run_open(const tt_model *m, int samples_most, bool train, tt_run **out);

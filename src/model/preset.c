@@ -198,12 +198,16 @@ static tt_err expand_gpt(tt_node *args, tt_str *out)
 
 bool is_preset(const char *name)
 {
-    return !strcmp(name, "mlp") || !strcmp(name, "resnet") || !strcmp(name, "gpt");
+    return !strcmp(name, "mlp") || !strcmp(name, "resnet") || !strcmp(name, "gpt") ||
+           !strcmp(name, "dlrm") || !strcmp(name, "wide_deep") || !strcmp(name, "deepfm");
 }
 
 tt_err preset_expand(const char *name, tt_node *args, tt_shape input, tt_str *out)
 {
-    return !strcmp(name, "mlp")   ? expand_mlp(args, input, out)
-           : !strcmp(name, "gpt") ? expand_gpt(args, out)
-                                  : expand_resnet(args, out);
+    return !strcmp(name, "mlp")         ? expand_mlp(args, input, out)
+           : !strcmp(name, "gpt")       ? expand_gpt(args, out)
+           : !strcmp(name, "dlrm")      ? expand_dlrm(args, input, out)
+           : !strcmp(name, "wide_deep") ? expand_wide_deep(args, input, out)
+           : !strcmp(name, "deepfm")    ? expand_deepfm(args, input, out)
+                                        : expand_resnet(args, out);
 }

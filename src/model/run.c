@@ -193,17 +193,15 @@ static tt_drop_args drop_of(const tt_run *r, const call *c, bool back)
 
 static tt_embed_args embed_of(const tt_run *r, const call *c, bool back)
 {
-    const embedding_args *e = c->args;
+    tt_embed_args a = c->embed;
 
-    return (tt_embed_args){.n = r->in.n,
-                           .stride = r->m->g.ids,
-                           .k = e->count,
-                           .dim = e->dim,
-                           .id = r->in.ids + e->first,
-                           .w = weights(r, c, 0),
-                           .y = act(r, c->out),
-                           .dy = back ? grad(r, c->out) : NULL,
-                           .dw = back ? weights_grad(r, c, 0) : NULL};
+    a.n = r->in.n;
+    a.id = r->in.ids + c->first;
+    a.w = weights(r, c, 0);
+    a.y = act(r, c->out);
+    a.dy = back ? grad(r, c->out) : NULL;
+    a.dw = back ? weights_grad(r, c, 0) : NULL;
+    return a;
 }
 
 static void embed_back(const tt_run *r, const call *c)
@@ -211,7 +209,7 @@ static void embed_back(const tt_run *r, const call *c)
     tt_embed_args a = embed_of(r, c, true);
 
     if (!r->add && !c->late) memset(a.dw, 0, (size_t)r->m->g.params[c->param[0]].n * sizeof *a.dw);
-    r->m->k->embed_backward(&a);
+    (c->bag ? r->m->k->bag_backward : r->m->k->embed_backward)(&a);
 }
 
 static void positions(const tt_run *r, const call *c)
@@ -249,6 +247,36 @@ static tt_attend_args attend_of(const tt_run *r, const call *c, bool back)
     a.dy = grad(r, c->out);
     a.dx = grad(r, c->in[0]);
     a.dx_add = c->in_add[0];
+    return a;
+}
+
+/* ---- Vectors of a sample, together ---- */
+
+static tt_fold_args fold_of(const tt_run *r, const call *c, bool back)
+{
+    return (tt_fold_args){.n = r->in.n,
+                          .k = c->lead,
+                          .dim = c->d,
+                          .x = act(r, c->in[0]),
+                          .y = act(r, c->out),
+                          .dy = back ? grad(r, c->out) : NULL,
+                          .dx = back ? grad(r, c->in[0]) : NULL,
+                          .dx_add = c->in_add[0]};
+}
+
+static tt_interact_args interact_of(const tt_run *r, const call *c, bool back)
+{
+    tt_interact_args a = c->interact;
+
+    a.n = r->in.n;
+    a.y = act(r, c->out);
+    a.dy = back ? grad(r, c->out) : NULL;
+    a.scratch = at_buffer(r, back ? c->scratch_back : c->scratch);
+    for (int i = 0; i < a.parts; i++) {
+        a.x[i] = act(r, c->in[i]);
+        a.dx[i] = back ? grad_if(r, c, i) : NULL;
+        a.dx_add[i] = c->in_add[i];
+    }
     return a;
 }
 
@@ -483,7 +511,7 @@ static bool forward(tt_run *r, const call *c, int phase)
         break;
     case CALL_EMBED: {
         tt_embed_args a = embed_of(r, c, false);
-        k->embed_forward(&a);
+        (c->bag ? k->bag_forward : k->embed_forward)(&a);
         break;
     }
     case CALL_POSITIONS:
@@ -492,6 +520,17 @@ static bool forward(tt_run *r, const call *c, int phase)
     case CALL_ATTEND: {
         tt_attend_args a = attend_of(r, c, false);
         k->attend_forward(&a);
+        break;
+    }
+    case CALL_INTERACT: {
+        tt_interact_args a = interact_of(r, c, false);
+        k->interact_forward(&a);
+        break;
+    }
+    case CALL_FM:
+    case CALL_SUM: {
+        tt_fold_args a = fold_of(r, c, false);
+        (c->kind == CALL_FM ? k->fm_forward : k->sum_forward)(&a);
         break;
     }
     case CALL_LOSS:
@@ -572,6 +611,17 @@ static bool backward(tt_run *r, const call *c, int phase)
     case CALL_ATTEND: {
         tt_attend_args a = attend_of(r, c, true);
         k->attend_backward(&a);
+        break;
+    }
+    case CALL_INTERACT: {
+        tt_interact_args a = interact_of(r, c, true);
+        k->interact_backward(&a);
+        break;
+    }
+    case CALL_FM:
+    case CALL_SUM: {
+        tt_fold_args a = fold_of(r, c, true);
+        (c->kind == CALL_FM ? k->fm_backward : k->sum_backward)(&a);
         break;
     }
     case CALL_LOSS:

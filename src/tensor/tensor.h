@@ -149,11 +149,40 @@ typedef struct tt_embed_args {
     int n;
     int64_t stride, k, dim;
     const int32_t *id;
-    const float *w; /* (rows, dim)                                                      */
-    float *y;       /* (n, k, dim)                                                      */
+    const int64_t *base; /* (k): each id has a table of its own, which begins at this row of w;
+                          * NULL: one table for all                                     */
+    bool mean;           /* bag: divided by how many there are                          */
+    const float *w;      /* (rows, dim)                                                 */
+    float *y;            /* (n, k, dim); bag: (n, dim), their sum                       */
     const float *dy;
     float *dw; /* added to, in the order of the ids                                     */
 } tt_embed_args;
+
+/* Vectors of a sample, and what becomes of them together. */
+typedef struct tt_fold_args {
+    int n;
+    int64_t k, dim;
+    const float *x; /* (n, k, dim)                                                      */
+    float *y;       /* sum: (n, dim); fm: (n), the sum of the dots of all pairs         */
+    const float *dy;
+    float *dx;
+    bool dx_add;
+} tt_fold_args;
+
+/* The dots of all pairs of k vectors, of which each tensor brings some:
+ * y = the first vector, then (1, 0), (2, 0), (2, 1), (3, 0) ... */
+enum { TT_INTERACT_PARTS = 16 };
+typedef struct tt_interact_args {
+    int n, parts;
+    int64_t k, dim;
+    int64_t count[TT_INTERACT_PARTS];  /* of each part; k in all                         */
+    const float *x[TT_INTERACT_PARTS]; /* (n, count, dim)                               */
+    float *y;                          /* (n, dim + k (k - 1) / 2)                      */
+    const float *dy;
+    float *dx[TT_INTERACT_PARTS]; /* NULL: not wanted                                   */
+    bool dx_add[TT_INTERACT_PARTS];
+    void *scratch; /* interact_scratch bytes, 64-aligned                                */
+} tt_interact_args;
 
 /* Attention: y = softmax(scale * q k^T) v, for each head. With `causal` a position sees those up to
  * itself. Of the scores, (t, t) for each head, a few rows are there at a time. */
@@ -231,6 +260,15 @@ typedef struct tt_kernels {
 
     void (*embed_forward)(const tt_embed_args *a);
     void (*embed_backward)(const tt_embed_args *a);
+    void (*bag_forward)(const tt_embed_args *a);
+    void (*bag_backward)(const tt_embed_args *a);
+    void (*sum_forward)(const tt_fold_args *a);
+    void (*sum_backward)(const tt_fold_args *a);
+    void (*fm_forward)(const tt_fold_args *a);
+    void (*fm_backward)(const tt_fold_args *a);
+    size_t (*interact_scratch)(const tt_interact_args *a); /* from the sizes alone */
+    void (*interact_forward)(const tt_interact_args *a);
+    void (*interact_backward)(const tt_interact_args *a);
     size_t (*attend_scratch)(const tt_attend_args *a); /* from the sizes alone */
     void (*attend_forward)(const tt_attend_args *a);
     void (*attend_backward)(const tt_attend_args *a);

@@ -140,8 +140,19 @@ static uint32_t *sheet_of(const judge *j, const hearing *h, int64_t rank, int64_
     return j->sheets + (size_t)(rank * h->each + i) * sheet_size(j);
 }
 
+/* What a row of either class adds: `score` is how much likelier class 1 is, as a logarithm. */
+static void note_odds(tt_result *r, double score, bool yes)
+{
+    double wrong = yes ? -score : score, small = exp(-fabs(score));
+
+    r->scored++;
+    r->yes += yes;
+    r->logloss += fmax(wrong, 0) + log1p(small);
+    r->expected += score < 0 ? small / (1 + small) : 1 / (1 + small);
+}
+
 /* Fills the sheet of a part that was just run. Rows without a label are not on it. */
-static tt_err note_scores(const judge *j, int me, uint32_t *sheet)
+static tt_err note_scores(const judge *j, int me, tt_result *r, uint32_t *sheet)
 {
     const desk *w = &j->desks[me];
     uint32_t *keys = sheet + 2, no = 0, yes = 0;
@@ -153,6 +164,7 @@ static tt_err note_scores(const judge *j, int me, uint32_t *sheet)
     for (int i = 0; i < w->batch.n; i++) {
         const float *x = w->out + i * columns;
         float score = columns == 2 ? x[1] - x[0] : x[0];
+        if (w->batch.label[i] >= 0) note_odds(r, score, w->batch.label[i] > 0);
         if (w->batch.label[i] > 0)
             keys[j->grain - 1 - (int)yes++] = auc_key(score);
         else if (!w->batch.label[i])
@@ -193,7 +205,8 @@ static void eval_member(void *arg, int me)
         int n = tt_order_size(&h->order, g - h->base);
         if (!(w->err = tt_data_fill(h->d, h->split, &h->order, g - h->base, 0, n, &w->batch))) {
             j->parts[g] = *tt_crew_pass(j->crew, me, TT_PASS_EVAL, &w->batch);
-            if (j->columns) w->err = note_scores(j, me, sheet_of(j, h, h->rank, g - h->first));
+            if (j->columns)
+                w->err = note_scores(j, me, &j->parts[g], sheet_of(j, h, h->rank, g - h->first));
         }
         if (w->err) {
             snprintf(w->message, sizeof w->message, "%s", tt_message());

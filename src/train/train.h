@@ -72,6 +72,9 @@ tt_err tt_train_begin(tt_trainer *t);
 typedef struct tt_metrics { /* NAN where it does not apply */
     double loss, accuracy, top5;
     double auc;             /* area under the ROC curve, where there are two classes */
+    double logloss;         /* there: mean of -log of the probability of what is true    */
+    double calibration;     /* ... mean probability of class 1, by its share of the rows */
+    double entropy;         /* ... logloss, by that of who always tells this share       */
     double perplexity;      /* of tokens: e to the loss                              */
     double bits_per_byte;   /* of a text: the loss in bits, by the bytes of a token  */
     double part[TT_LOSSES]; /* where there are several losses */
@@ -79,7 +82,7 @@ typedef struct tt_metrics { /* NAN where it does not apply */
 } tt_metrics;
 
 /* Those beside the loss, in the order in which they are shown. */
-enum { TT_METRICS = 5 };
+enum { TT_METRICS = 8 };
 typedef struct tt_metric {
     const char *name;
     size_t at;         /* in tt_metrics */

@@ -240,6 +240,11 @@ tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *ou
 tt_err tt_use_predict_rows(tt_use *u, const float *x, int n, float *out)
 {
     predict_job j = {.u = u, .rows = x, .n = n, .out = out};
+
+    if (tt_model_row(u->model).ids)
+        return tt_node_fail(tt_model_input_at(u->model),
+                            "the model takes ids, and these rows have numbers alone: predict for a "
+                            "file instead");
     return predict(u, &j);
 }
 

@@ -189,6 +189,28 @@ class Gpt(nn.Module):
         return F.linear(self.ln_f(x), self.wte.weight)
 
 
+class Dlrm(nn.Module):
+    """Tables of equal size, one behind the other; the dots of all pairs as torch's tril orders them."""
+
+    def __init__(self, features, tables, rows, dim, bottom, top):
+        super().__init__()
+        self.rows = rows
+        self.bottom = nn.ModuleList([nn.Linear(features, bottom), nn.Linear(bottom, dim)])
+        self.embeddings = nn.EmbeddingBag(tables * rows, dim, mode="sum")
+        self.top = nn.ModuleList([nn.Linear(dim + tables * (tables + 1) // 2, top), nn.Linear(top, 1)])
+
+    def forward(self, batch):
+        x, ids = batch
+        n, tables = ids.shape
+        x = F.relu(self.bottom[1](F.relu(self.bottom[0](x))))
+        e = self.embeddings((ids + self.rows * torch.arange(tables)).flatten(), torch.arange(n * tables))
+        t = torch.cat([x[:, None], e.view(n, tables, -1)], 1)
+        i, j = torch.tril_indices(tables + 1, tables + 1, -1)
+        z = torch.bmm(t, t.transpose(1, 2))[:, i, j]
+        z = self.top[1](F.relu(self.top[0](torch.cat([x, z], 1))))
+        return torch.cat([torch.zeros_like(z), z], 1)  # cross-entropy of the two is that of one logit
+
+
 class Ids:
     """An input of ids below `rows`, in place of a shape."""
 
@@ -196,8 +218,16 @@ class Ids:
         self.count, self.rows, self.labels = count, rows, labels
 
 
+class Clicks:
+    """Numbers, and ids below `rows`."""
+
+    def __init__(self, features, count, rows):
+        self.features, self.count, self.rows = features, count, rows
+
+
 # name: model, input, classes, batch, learning rate, values told of a gradient and of a statistic
 GOLDENS = {
+    "dlrm": (lambda: Dlrm(13, 7, 11, 10, 20, 18), Clicks(13, 7, 11), 2, 32, 0.02, 64, 0),
     "gpt": (lambda: Gpt(19, 40, 2, 2, 24), Ids(40, 19, 40), 19, 3, 0.02, 64, 0),
     "mnist-cnn": (MnistCnn, (1, 28, 28), 10, 64, 0.02, 64, 0),
     "resnet18": (lambda: ResNet((2, 2, 2, 2), False, 10, True), (3, 32, 32), 10, 4, 0.002, 64, 16),
@@ -221,6 +251,9 @@ def batch(step, size, shape, classes, dtype):
         x = bits("id", np.arange(step * size * shape.count, (step + 1) * size * shape.count)) % np.uint64(shape.rows)
         y = bits("label", np.arange(step * size * shape.labels, (step + 1) * size * shape.labels)) % np.uint64(classes)
         return [torch.from_numpy(v.astype(np.int64).reshape(size, -1)) for v in (x, y)]
+    if isinstance(shape, Clicks):
+        x, y = batch(step, size, (shape.features,), classes, dtype)
+        return (x, batch(step, size, Ids(shape.count, shape.rows, 1), classes, dtype)[0]), y
     features = int(np.prod(shape))
     x = value("x", np.arange(step * size * features, (step + 1) * size * features)).reshape(size, *shape)
     y = (bits("label", np.arange(step * size, (step + 1) * size)) % np.uint64(classes)).astype(np.int64)
@@ -274,6 +307,9 @@ def write(name, out):
     if isinstance(shape, Ids):
         say("ids", shape.count, shape.rows)
         say("labels", shape.labels)
+    elif isinstance(shape, Clicks):
+        say("input", shape.features, 1, 1)
+        say("ids", shape.count, shape.rows)
     else:
         say("input", *shape)
     say("classes", classes)

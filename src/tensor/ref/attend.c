@@ -1,30 +1,8 @@
-/* Rows of tables, and attention, as they are written down. */
+/* Attention, as it is written down. */
 #include <math.h>
 #include <string.h>
 
 #include "tensor/ref/ref.h"
-
-void tt_ref_embed_forward(const tt_embed_args *a)
-{
-    for (int i = 0; i < a->n; i++)
-        for (int64_t k = 0; k < a->k; k++) {
-            int32_t id = a->id[i * a->stride + k];
-            float *y = a->y + (i * a->k + k) * a->dim;
-            for (int64_t d = 0; d < a->dim; d++) y[d] = id < 0 ? 0 : a->w[id * a->dim + d];
-        }
-}
-
-void tt_ref_embed_backward(const tt_embed_args *a)
-{
-    for (int i = 0; i < a->n; i++)
-        for (int64_t k = 0; k < a->k; k++) {
-            int32_t id = a->id[i * a->stride + k];
-            const float *dy = a->dy + (i * a->k + k) * a->dim;
-            for (int64_t d = 0; d < a->dim && id >= 0; d++) a->dw[id * a->dim + d] += dy[d];
-        }
-}
-
-/* ---- attention ---- */
 
 size_t tt_ref_attend_scratch(const tt_attend_args *a)
 {
