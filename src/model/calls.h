@@ -25,6 +25,7 @@ typedef enum call_kind {
     CALL_EMBED,
     CALL_POSITIONS,
     CALL_ATTEND,
+    CALL_RECUR,
     CALL_LOSS
 } call_kind;
 
@@ -42,7 +43,7 @@ typedef struct buffer {
     int64_t fixed;      /* ... plus these                                   */
     int birth, death;
     int death_forward; /* where there is no way back                       */
-    int conv_scratch;  /* > 0: the bytes are those of call (this - 1)'s conv_scratch */
+    int scratch_of;    /* > 0: the bytes are what the kernel of call (this - 1) asks for */
 } buffer;
 
 typedef struct call {
@@ -71,6 +72,7 @@ typedef struct call {
     int own;   /* the first that is not another layer's                           */
     bool late; /* embed: another call has written to its gradient before         */
     tt_attend_args attend;
+    tt_recur_args recur;
     int64_t packed_at, packed_count;
     int saved, scratch, scratch_back; /* buffers, -1: none                             */
     int loss;

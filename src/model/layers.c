@@ -397,7 +397,7 @@ static const layer_kind *const kinds[] = {
     &kind_flatten,   &kind_batchnorm, &kind_layernorm,   &kind_dropout,   &kind_add,
     &kind_mul,       &kind_concat,    &kind_relu,        &kind_gelu,      &kind_tanh,
     &kind_sigmoid,   &kind_softmax,   &kind_log_softmax, &kind_embedding, &kind_positions,
-    &kind_attention,
+    &kind_attention, &kind_lstm,      &kind_gru,
 };
 
 /* ---- kinds that a program added ---- */
