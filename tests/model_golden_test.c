@@ -16,7 +16,7 @@ typedef struct net {
     int param_count;
     int64_t size;
     float *w, *grad, *velocity, *x;
-    int32_t *label;
+    int32_t *ids, *label;
     uint64_t *place;
     char what[96];
 } net;
@@ -45,6 +45,7 @@ static void net_open(net *n, const golden *g, const char *model, const tt_kernel
     map = model ? tt_tree_root(n->tree) : tt_tree_get(n->tree, "model");
     EXPECT_OK(tt_model_open(map, &o, &n->m));
     EXPECT_INT(g->features, tt_shape_count(tt_model_input(n->m)));
+    EXPECT_INT(g->ids, tt_model_row(n->m).ids);
     EXPECT_INT(g->classes, tt_model_wants(n->m).classes);
     n->params = tt_model_params(n->m, &n->param_count);
     EXPECT_INT(g->tensor_count, n->param_count);
@@ -52,8 +53,9 @@ static void net_open(net *n, const golden *g, const char *model, const tt_kernel
     n->w = floats(n->size);
     n->grad = floats(n->size);
     n->velocity = floats(n->size);
-    n->x = floats(g->batch * g->features);
-    n->label = calloc((size_t)g->batch, sizeof *n->label);
+    n->x = floats(g->batch * g->features + 1);
+    n->ids = calloc((size_t)(g->batch * g->ids) + 1, sizeof *n->ids);
+    n->label = calloc((size_t)(g->batch * g->labels), sizeof *n->label);
     n->place = calloc((size_t)g->batch, 2 * sizeof *n->place);
     golden_weights(n->params, n->param_count, n->w);
     tt_model_bind(n->m, n->w);
@@ -68,7 +70,8 @@ static void net_close(net *n)
     tt_block_free(n->w, (size_t)n->size * sizeof(float));
     tt_block_free(n->grad, (size_t)n->size * sizeof(float));
     tt_block_free(n->velocity, (size_t)n->size * sizeof(float));
-    tt_block_free(n->x, (size_t)(n->g->batch * n->g->features) * sizeof(float));
+    tt_block_free(n->x, (size_t)(n->g->batch * n->g->features + 1) * sizeof(float));
+    free(n->ids);
     free(n->label);
     free(n->place);
 }
@@ -77,29 +80,36 @@ static void net_close(net *n)
 static double pass(net *n, tt_pass kind, int step, int grain)
 {
     const golden *g = n->g;
+    const tt_row row = {.features = g->features, .ids = g->ids, .labels = g->labels};
     double loss = 0, weight = 0;
 
     golden_batch(g, step, n->x, n->label);
+    golden_ids(g, step, n->ids);
     tt_model_refresh(n->m, 0, 1);
     for (int first = 0; first < g->batch; first += grain) {
-        tt_batch whole = {.n = g->batch, .x = n->x, .label = n->label, .place = n->place}, part;
+        tt_batch whole = {.n = g->batch,
+                          .x = n->x,
+                          .ids = n->ids,
+                          .label = n->label,
+                          .place = n->place},
+                 part;
         tt_yield y;
-        part = tt_batch_cut(&whole, first, first + grain < g->batch ? grain : g->batch - first,
-                            ROW(g->features, 1, 0));
+        part =
+            tt_batch_cut(&whole, first, first + grain < g->batch ? grain : g->batch - first, &row);
         tt_run_begin(n->r, kind, &part, n->grad, first > 0, 1);
         do tt_run_advance(n->r, &y);
         while (y.kind != TT_PASS_DONE);
         loss += tt_run_result(n->r)->loss;
         weight += tt_run_result(n->r)->weight;
     }
-    EXPECT_NEAR(g->batch, weight, 0);
+    EXPECT_NEAR((double)(g->batch * g->labels), weight, 0);
     return loss / weight;
 }
 
 /* Sums become what PyTorch calls gradients: of the mean. */
 static void normalise(net *n)
 {
-    for (int64_t i = 0; i < n->size; i++) n->grad[i] /= (float)n->g->batch;
+    for (int64_t i = 0; i < n->size; i++) n->grad[i] /= (float)(n->g->batch * n->g->labels);
 }
 
 static void update(net *n)
@@ -231,4 +241,38 @@ TT_TEST(golden, resnet18_trains_as_in_pytorch)
         net_close(&n);
     }
     golden_free(&g);
+}
+
+static void check_recurrent(const char *name, const char *model, int cut)
+{
+    const limits l = {5e-5, 1e-4, 0};
+    const tt_kernels *const *all;
+    int tables = tt_kernels_all(&all);
+    golden g;
+
+    golden_load(name, &g);
+    for (int i = 0; i < tables * 4; i++) {
+        net n;
+        net_open(&n, &g, model, all[i / 4], 64);
+        train(&n, GOLDEN_STEPS, i % 2, i / 2 % 2 ? cut : g.batch, l);
+        net_close(&n);
+    }
+    golden_free(&g);
+}
+
+TT_TEST(golden, lstm_language_model_trains_as_in_pytorch)
+{
+    check_recurrent("lstm-model",
+                    "input: {ids: 12}\nlayers:\n- embedding: {rows: 27, dim: 16}\n"
+                    "- lstm: {hidden: 24}\n- dense: {out: 27}\nloss: softmax_cross_entropy\n",
+                    3);
+}
+
+TT_TEST(golden, gru_classifier_trains_as_in_pytorch)
+{
+    check_recurrent("gru-classifier",
+                    "input: [10, 9]\nlayers:\n- gru: {hidden: 20}\n"
+                    "- gru: {hidden: 17, last: true}\n- dense: {out: 5}\n"
+                    "loss: softmax_cross_entropy\n",
+                    5);
 }
