@@ -23,6 +23,7 @@ typedef struct golden {
     char name[80];
     int64_t features;
     int classes, batch;
+    int labels; /* of a sample: 1, or one for each pixel */
     double lr, momentum;
     double loss[GOLDEN_STEPS]; /* each step with a batch of its own    */
     double same[GOLDEN_STEPS]; /* every step with the first batch      */
@@ -86,15 +87,16 @@ static inline void golden_weights(const tt_param *params, int count, float *w)
     }
 }
 
-/* The samples of a step; x has room for batch * features. */
+/* The samples of a step; x has room for batch * features, label for batch * labels. */
 static inline void golden_batch(const golden *g, int step, float *x, int32_t *label)
 {
     int64_t first = (int64_t)step * g->batch;
 
     for (int64_t i = 0; i < g->batch * g->features; i++)
         x[i] = golden_value("x", first * g->features + i);
-    for (int i = 0; i < g->batch; i++)
-        label[i] = (int32_t)(golden_bits("label", "", first + i) % (uint64_t)g->classes);
+    for (int64_t i = 0; i < (int64_t)g->batch * g->labels; i++)
+        label[i] =
+            (int32_t)(golden_bits("label", "", first * g->labels + i) % (uint64_t)g->classes);
 }
 
 /* ---- The file ---- */
@@ -130,6 +132,8 @@ static inline void golden_line(golden *g, const char *line)
             g->classes = (int)v;
         else if (!strcmp(word, "batch"))
             g->batch = (int)v;
+        else if (!strcmp(word, "labels"))
+            g->labels = (int)v;
         else if (!strcmp(word, "lr"))
             g->lr = v;
         else if (!strcmp(word, "momentum"))
@@ -148,7 +152,7 @@ static inline void golden_load(const char *name, golden *g)
     char path[128], line[1024];
     FILE *f;
 
-    *g = (golden){.tensor = calloc(GOLDEN_TENSORS, sizeof *g->tensor)};
+    *g = (golden){.tensor = calloc(GOLDEN_TENSORS, sizeof *g->tensor), .labels = 1};
     snprintf(g->name, sizeof g->name, "%s", name);
     snprintf(path, sizeof path, "tests/golden/%s.txt", name);
     if (!(f = fopen(tt_test_source(path), "r"))) FAIL("cannot read %s", tt_test_source(path));

@@ -53,7 +53,8 @@ static void net_open(net *n, const golden *g, const char *model, const tt_kernel
     n->grad = floats(n->size);
     n->velocity = floats(n->size);
     n->x = floats(g->batch * g->features);
-    n->label = calloc((size_t)g->batch, sizeof *n->label);
+    n->label = calloc((size_t)g->batch * (size_t)g->labels, sizeof *n->label);
+    EXPECT_INT(g->labels, tt_model_row(n->m).labels);
     n->place = calloc((size_t)g->batch, 2 * sizeof *n->place);
     golden_weights(n->params, n->param_count, n->w);
     tt_model_bind(n->m, n->w);
@@ -85,21 +86,21 @@ static double pass(net *n, tt_pass kind, int step, int grain)
         tt_batch whole = {.n = g->batch, .x = n->x, .label = n->label, .place = n->place}, part;
         tt_yield y;
         part = tt_batch_cut(&whole, first, first + grain < g->batch ? grain : g->batch - first,
-                            ROW(g->features, 1, 0));
+                            ROW(g->features, g->labels, 0));
         tt_run_begin(n->r, kind, &part, n->grad, first > 0, 1);
         do tt_run_advance(n->r, &y);
         while (y.kind != TT_PASS_DONE);
         loss += tt_run_result(n->r)->loss;
         weight += tt_run_result(n->r)->weight;
     }
-    EXPECT_NEAR(g->batch, weight, 0);
+    EXPECT_NEAR(g->batch * g->labels, weight, 0);
     return loss / weight;
 }
 
 /* Sums become what PyTorch calls gradients: of the mean. */
 static void normalise(net *n)
 {
-    for (int64_t i = 0; i < n->size; i++) n->grad[i] /= (float)n->g->batch;
+    for (int64_t i = 0; i < n->size; i++) n->grad[i] /= (float)(n->g->batch * n->g->labels);
 }
 
 static void update(net *n)
@@ -228,6 +229,43 @@ TT_TEST(golden, resnet18_trains_as_in_pytorch)
         if (is_ref(all[i])) continue;
         net_open(&n, &g, model, all[i], i % 2 ? 1 : 64);
         train(&n, i ? 1 : GOLDEN_STEPS, false, g.batch, l);
+        net_close(&n);
+    }
+    golden_free(&g);
+}
+
+/* Transposed convolutions, both ways of upsampling and a loss that judges pixels; of few channels
+ * and of many. */
+TT_TEST(golden, small_unet_trains_as_in_pytorch)
+{
+    static const char model[] =
+        "input: [2, 8, 8]\n"
+        "layers:\n"
+        "- conv: {name: conv1, out: 6, kernel: 3, padding: 1}\n"
+        "- tanh: {name: fine}\n"
+        "- maxpool: {size: 2}\n"
+        "- conv: {name: conv2, out: 40, kernel: 3, padding: 1}\n"
+        "- tanh: {name: coarse}\n"
+        "- conv_transpose: {name: up1, out: 6, kernel: 3, stride: 2, padding: 1, output_padding: "
+        "1}\n"
+        "- upsample: {name: near, from: coarse}\n"
+        "- concat: {from: [up1, near, fine]}\n"
+        "- conv: {name: conv3, out: 5, kernel: 3, padding: 1}\n"
+        "- tanh\n"
+        "- upsample: {scale: [2, 3], mode: bilinear}\n"
+        "- conv_transpose: {name: up2, out: 4, kernel: 2}\n"
+        "loss: softmax_cross_entropy\n";
+    const limits l = {5e-5, 1e-4, 0};
+    const tt_kernels *const *all;
+    int tables = tt_kernels_all(&all);
+    golden g;
+
+    golden_load("unet-small", &g);
+    for (int i = 0; i < tables * 4; i++) {
+        net n;
+        if (is_ref(all[i / 4]) && i % 4) continue;
+        net_open(&n, &g, model, all[i / 4], i % 2 ? 1 : 16);
+        train(&n, is_ref(all[i / 4]) ? 2 : GOLDEN_STEPS, i % 2, i / 2 % 2 ? 7 : g.batch, l);
         net_close(&n);
     }
     golden_free(&g);
