@@ -43,7 +43,7 @@ enum { LOOK_MS = 5, ALIGN = 64, TMPFS = 0x01021994, HUGE_PAGE = 2 << 20 };
 
 /* ---- The file ---- */
 
-static const char MAGIC[16] = "tutti content 2";
+static const char MAGIC[16] = "tutti content 3";
 
 enum { NAME, CLASS_NAMES, SAMPLES, ROW, COL, VAL, LABEL, TARGET, STANDARDISE, SPANS };
 
@@ -54,7 +54,7 @@ typedef struct span {
 
 /* A source. What only the opening of a second one asks of it (schema, bases) is not kept. */
 typedef struct kept {
-    int64_t there, count, rows, targets, classes, keep, bytes, pixels;
+    int64_t there, count, rows, labels, targets, classes, keep, bytes, pixels;
     int64_t tokens, window, edge, text_bytes;
     tt_shape shape;
     span span[SPANS];
@@ -97,8 +97,8 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
     bool text = s->keep == TT_KEEP_TOKENS;
     tt_str *names = &b->class_names[which];
 
-    *k = (kept){true,      s->count,  s->kept,   s->targets, s->classes,    s->keep, s->bytes,
-                s->pixels, s->tokens, s->window, s->edge,    s->text_bytes, s->shape};
+    *k = (kept){true,     s->count,  s->kept,   s->labels, s->targets, s->classes,    s->keep,
+                s->bytes, s->pixels, s->tokens, s->window, s->edge,    s->text_bytes, s->shape};
     for (int i = 0; s->class_name && i < s->classes; i++)
         tt_str_put(names, s->class_name[i], strlen(s->class_name[i]) + 1);
     const void *array[SPANS] = {[NAME] = s->name,
@@ -119,7 +119,7 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
                                 [ROW] = s->row ? (rows + 1) * sizeof *s->row : 0,
                                 [COL] = entries * sizeof *s->col,
                                 [VAL] = entries * sizeof *s->val,
-                                [LABEL] = rows * sizeof *s->label,
+                                [LABEL] = rows * (size_t)s->labels * sizeof *s->label,
                                 [TARGET] = rows * (size_t)s->targets * sizeof *s->target,
                                 [STANDARDISE] = each * sizeof *s->standardise};
     for (int i = 0; i < SPANS; i++) lay_out(h, &k->span[i], array[i], size[i]);
@@ -198,7 +198,8 @@ static bool take_class_names(const char *map, const kept *k, tt_source *s)
 static bool sizes_fit(const kept *k, const int64_t *row)
 {
     size_t rows = (size_t)k->rows, each = (size_t)tt_shape_count(k->shape);
-    size_t cells = tt_mul_size(rows, each), targets = tt_mul_size(rows, (size_t)k->targets);
+    size_t cells = tt_mul_size(rows, each), targets = tt_mul_size(rows, (size_t)k->targets),
+           labels = tt_mul_size(rows, (size_t)k->labels);
     bool sparse = k->keep == TT_KEEP_SPARSE;
     size_t entries = sparse ? tt_mul_size((size_t)row[rows], 4) : 0;
     const span *s = k->span;
@@ -208,7 +209,7 @@ static bool sizes_fit(const kept *k, const int64_t *row)
                          : tt_mul_size(cells, k->keep == TT_KEEP_U8 ? 1 : 4);
 
     return s[SAMPLES].size == samples && s[COL].size == entries && s[VAL].size == entries &&
-           (!s[LABEL].size || s[LABEL].size == rows * 4) &&
+           (!s[LABEL].size || s[LABEL].size == tt_mul_size(labels, 4)) &&
            (!s[TARGET].size || s[TARGET].size == tt_mul_size(targets, 4)) &&
            (!s[STANDARDISE].size || s[STANDARDISE].size == each);
 }
@@ -235,8 +236,9 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
         if (!whole_span(map, file_size, &at[i])) return NULL;
     name = bytes_of(map, &at[NAME]);
     if (!name || name[at[NAME].size - 1] || k->rows < 1 || k->rows > INT64_MAX / 16 ||
-        k->count < k->rows || k->shape.rank < 1 || k->shape.rank > 6 || k->classes < 0 ||
-        k->classes > INT32_MAX || k->keep < TT_KEEP_U8 || k->keep > TT_KEEP_TOKENS ||
+        k->count < k->rows || k->labels < 1 || k->shape.rank < 1 || k->shape.rank > 6 ||
+        k->classes < 0 || k->classes > INT32_MAX || k->keep < TT_KEEP_U8 ||
+        k->keep > TT_KEEP_TOKENS ||
         (at[ROW].size && at[ROW].size != ((size_t)k->rows + 1) * sizeof(int64_t)) ||
         (k->keep == TT_KEEP_SPARSE && !at[ROW].size) || !sizes_fit(k, bytes_of(map, &at[ROW])) ||
         !text_fits(k, bytes_of(map, &at[ROW])))
@@ -261,6 +263,7 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
     s->val = bytes_of(map, &at[VAL]);
     s->label = bytes_of(map, &at[LABEL]);
     s->target = bytes_of(map, &at[TARGET]);
+    s->labels = k->labels;
     s->targets = k->targets;
     s->classes = (int)k->classes;
     s->standardise = bytes_of(map, &at[STANDARDISE]);
@@ -681,8 +684,9 @@ tt_err tt_common_key(tt_node *train, tt_node *val, const tt_source_ctx *c, uint6
 
     of_train.split = TT_TRAIN;
     of_val.split = TT_VAL;
-    tt_str_add(&text, "%s %s %zu\n%d %d %d %d %lld", TT_VERSION, MAGIC, sizeof(head), normalize,
-               w->classes, w->targets, w->only_x, (long long)w->ids);
+    tt_str_add(&text, "%s %s %zu\n%d %d %lld %d %d %lld", TT_VERSION, MAGIC, sizeof(head),
+               normalize, w->classes, (long long)w->labels, w->targets, w->only_x,
+               (long long)w->ids);
     for (int i = 0; i < w->input.rank; i++) tt_str_add(&text, " %lld", (long long)w->input.dim[i]);
     tt_str_add(&text, "\ntrain\n");
     err = tt_source_look(train, "train", &of_train, &text);
