@@ -154,6 +154,7 @@ tutti_metrics metrics_from(const tt_metrics *m)
                            .accuracy = m->accuracy,
                            .top5 = m->top5,
                            .auc = m->auc,
+                           .miou = m->miou,
                            .samples = m->samples};
 }
 

@@ -79,8 +79,8 @@ tt_err cli_split(const char *name, tt_split *out); /* val (also for NULL) or tra
 
 /* ---- Output ---- */
 json_t *cli_json_real(double v); /* null for what JSON has no number for */
-json_t *
-cli_json_metrics(const tt_metrics *m); /* loss, accuracy, top5, auc, samples: those there are */
+json_t *cli_json_metrics(
+    const tt_metrics *m); /* loss, accuracy, top5, auc, miou, samples: those there are */
 void cli_json_print(FILE *f, json_t *j, bool lines); /* takes the reference; lines: on one line */
 void cli_metrics_show(const tt_metrics *m, char *buf,
                       size_t size);            /* "loss 0.0412  accuracy 98.61 %  auc 0.9931" */

@@ -507,6 +507,7 @@ static void json_events(cli_display *d)
         if (!isnan(v->accuracy)) json_number(d, "accuracy", v->accuracy);
         if (!isnan(v->top5)) json_number(d, "top5", v->top5);
         if (!isnan(v->auc)) json_number(d, "auc", v->auc);
+        if (!isnan(v->miou)) json_number(d, "miou", v->miou);
         if (!isnan(d->p.best)) json_number(d, "best", d->p.best);
         json_end(d);
     }

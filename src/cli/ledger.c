@@ -111,7 +111,7 @@ static void name_line(const json_t *o, tt_str *out)
 static bool same_line(const json_t *a, const json_t *b, const char **key)
 {
     static const char *const keys[] = {"step",      "split",    "epoch", "loss", "lr",
-                                       "grad_norm", "accuracy", "top5",  "auc"};
+                                       "grad_norm", "accuracy", "top5",  "auc",  "miou"};
 
     for (int i = 0; i < TT_COUNT(keys); i++) {
         json_t *x = json_object_get(a, keys[i]), *y = json_object_get(b, keys[i]);

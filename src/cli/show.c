@@ -23,6 +23,7 @@ json_t *cli_json_metrics(const tt_metrics *m)
     if (!isnan(m->accuracy)) json_object_set_new(j, "accuracy", json_real(m->accuracy));
     if (!isnan(m->top5)) json_object_set_new(j, "top5", json_real(m->top5));
     if (!isnan(m->auc)) json_object_set_new(j, "auc", json_real(m->auc));
+    if (!isnan(m->miou)) json_object_set_new(j, "miou", json_real(m->miou));
     json_object_set_new(j, "samples", json_integer(m->samples));
     return j;
 }
@@ -45,7 +46,10 @@ void cli_metrics_show(const tt_metrics *m, char *buf, size_t size)
         n += snprintf(buf + n, size - (size_t)n, "  accuracy %.2f %%", 100 * m->accuracy);
     if (!isnan(m->top5) && n < (int)size)
         n += snprintf(buf + n, size - (size_t)n, "  top5 %.2f %%", 100 * m->top5);
-    if (!isnan(m->auc) && n < (int)size) snprintf(buf + n, size - (size_t)n, "  auc %.4f", m->auc);
+    if (!isnan(m->auc) && n < (int)size)
+        n += snprintf(buf + n, size - (size_t)n, "  auc %.4f", m->auc);
+    if (!isnan(m->miou) && n < (int)size)
+        snprintf(buf + n, size - (size_t)n, "  miou %.4f", m->miou);
 }
 
 void cli_quote(const char *word, tt_str *out)

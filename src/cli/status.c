@@ -25,7 +25,7 @@ static void take_train(json_t *o, const json_t *line)
 
 static void take_val(json_t *o, const json_t *line)
 {
-    static const char *const keys[] = {"loss", "accuracy", "top5", "auc"};
+    static const char *const keys[] = {"loss", "accuracy", "top5", "auc", "miou"};
     json_t *val = json_object();
 
     for (int i = 0; i < TT_COUNT(keys); i++)

@@ -174,7 +174,8 @@ static void show_end(const json_t *start, const json_t *s)
     tt_metrics val = {.loss = number_in(s, "val", "loss"),
                       .accuracy = number_in(s, "val", "accuracy"),
                       .top5 = number_in(s, "val", "top5"),
-                      .auc = number_in(s, "val", "auc")};
+                      .auc = number_in(s, "val", "auc"),
+                      .miou = number_in(s, "val", "miou")};
     const char *sha = text_in(s, "weights_sha256"), *why = text_in(s, "reason"),
                *status = text_in(s, "status");
     double steps = number_in(s, NULL, "steps"), epochs = number_in(s, NULL, "epochs");
@@ -225,7 +226,7 @@ void cli_end_show(cli_display_mode mode, const json_t *start, const json_t *end)
 /* ---- Each step, from rank 0 to the supervisor ---- */
 
 /* The order in which numbers travel; both ends use this one list. */
-enum { NUMBERS = 31 };
+enum { NUMBERS = 32 };
 static void spell(tt_progress *p, double v[NUMBERS], bool write)
 {
     double flag[4] = {p->validated, p->epoch_end, p->stopped, p->saved}, step = (double)p->step,
@@ -239,7 +240,7 @@ static void spell(tt_progress *p, double v[NUMBERS], bool write)
         &p->optim_s,  &bytes,        &p->eta_s,     &p->val.loss,   &p->val.accuracy,
         &p->val.top5, &samples,      &p->best,      &flag[0],       &flag[1],
         &flag[2],     &flag[3],      &first,        &second,        &p->scaling,
-        &p->val.auc};
+        &p->val.auc,  &p->val.miou};
 
     for (int i = 0; i < NUMBERS; i++) *(write ? &v[i] : at[i]) = write ? *at[i] : v[i];
     if (write) return;

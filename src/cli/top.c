@@ -119,7 +119,8 @@ static void put_numbers(picture *p, const json_t *o)
     tt_metrics m = {.loss = number_of(val, "loss"),
                     .accuracy = number_of(val, "accuracy"),
                     .top5 = number_of(val, "top5"),
-                    .auc = number_of(val, "auc")};
+                    .auc = number_of(val, "auc"),
+                    .miou = number_of(val, "miou")};
     double rate = number_of(o, "samples_per_s");
     char text[200];
 

@@ -63,8 +63,8 @@ static tt_err read_cadence(tt_node *n, const char *text, cadence *out)
 
 static tt_err read_goal(tt_node *n, const char *text, goal *out)
 {
-    static const char *const names[] = {"val.loss", "val.accuracy", "val.top5", "val.auc",
-                                        "train.loss"};
+    static const char *const names[] = {"val.loss", "val.accuracy", "val.top5",
+                                        "val.auc",  "val.miou",     "train.loss"};
     char metric[32], way[8], rest;
     tt_err err;
     int k;
@@ -253,6 +253,10 @@ static tt_err check_goal(const tt_node *at, const goal *g, const tt_model *m, bo
     if (!strcmp(g->metric, "val.auc") && !tt_model_scores(m))
         return tt_node_fail(at, "val.auc needs two classes judged at the last layer, by bce of one "
                                 "output with labels, or by softmax_cross_entropy or nll of two");
+    if (!strcmp(g->metric, "val.miou") && !tt_model_pixel_classes(m))
+        return tt_node_fail(at,
+                            "val.miou needs a loss that judges pixels: softmax_cross_entropy or "
+                            "nll of an image whose channels are the classes");
     return TT_OK;
 }
 

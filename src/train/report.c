@@ -15,6 +15,7 @@ double metric_of(const tt_trainer *t, const goal *g)
     if (!strcmp(g->metric, "val.accuracy")) return v->accuracy;
     if (!strcmp(g->metric, "val.top5")) return v->top5;
     if (!strcmp(g->metric, "val.auc")) return v->auc;
+    if (!strcmp(g->metric, "val.miou")) return v->miou;
     return t->progress.loss_mean;
 }
 
@@ -287,22 +288,32 @@ void report_go_back(tt_trainer *t)
 void report_validation(tt_trainer *t)
 {
     const tt_metrics *v = &t->progress.val;
-    /* Two classes, or more than five: never both. */
-    const char *more = !isnan(v->auc) ? "auc" : !isnan(v->top5) ? "top5" : NULL;
-    char auc[32] = "";
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"accuracy", v->accuracy}, {"top5", v->top5}, {"auc", v->auc}, {"miou", v->miou}},
+      *there[TT_COUNT(all)], none = {NULL, 0};
+    char more[64] = "";
+    int n = 0;
 
-    if (!isnan(v->auc)) snprintf(auc, sizeof auc, " auc %.4f", v->auc);
+    for (int i = 0; i < TT_COUNT(all); i++)
+        if (!isnan(all[i].value)) there[n++] = &all[i];
+    for (int i = n; i < TT_COUNT(all); i++) there[i] = &none;
+    if (!isnan(v->auc)) snprintf(more, sizeof more, " auc %.4f", v->auc);
+    if (!isnan(v->miou)) snprintf(more, sizeof more, " miou %.4f", v->miou);
     tt_info("step %lld: validation loss %.5f accuracy %.4f%s", (long long)t->step, v->loss,
-            v->accuracy, auc);
+            v->accuracy, more);
     if (!ready(t)) return;
     /* A name that is NULL ends the line. */
     journal(t, tt_journal_line(t->journal, t->step, "val", "epoch", t->progress.epoch, "loss",
-                               v->loss, isnan(v->accuracy) ? NULL : "accuracy", v->accuracy, more,
-                               isnan(v->auc) ? v->top5 : v->auc, NULL));
+                               v->loss, there[0]->name, there[0]->value, there[1]->name,
+                               there[1]->value, there[2]->name, there[2]->value, there[3]->name,
+                               there[3]->value, NULL));
     event(t, "val/loss", v->loss);
     event(t, "val/accuracy", v->accuracy);
     event(t, "val/top5", v->top5);
     event(t, "val/auc", v->auc);
+    event(t, "val/miou", v->miou);
 }
 
 static void put(json_t *o, const char *key, double v)
@@ -322,6 +333,7 @@ json_t *tt_train_summary(tt_trainer *t)
     put(val, "accuracy", v->accuracy);
     put(val, "top5", v->top5);
     put(val, "auc", v->auc);
+    put(val, "miou", v->miou);
     for (int i = 0; i < tt_model_loss_count(t->model) && tt_model_loss_count(t->model) > 1; i++) {
         char key[64];
         snprintf(key, sizeof key, "%s_%d", tt_model_loss_name(t->model, i), i + 1);

@@ -72,6 +72,7 @@ tt_err tt_train_begin(tt_trainer *t);
 typedef struct tt_metrics { /* NAN where it does not apply */
     double loss, accuracy, top5;
     double auc;             /* area under the ROC curve, where there are two classes */
+    double miou;            /* where pixels are judged: mean over classes of intersection / union */
     double part[TT_LOSSES]; /* where there are several losses */
     int64_t samples;
 } tt_metrics;
