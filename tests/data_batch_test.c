@@ -401,7 +401,7 @@ TT_TEST(data_open, rows_in_memory_are_borrowed_and_checked)
 {
     float x[] = {1, 2, 3, 4, 5, 6}, y[] = {10, 20, 30};
     int32_t label[] = {0, 1, -1};
-    tt_data_rows rows = {x, label, NULL, 3, NULL};
+    tt_data_rows rows = {.x = x, .label = label, .n = 3};
     tt_data_want want = wants_vector(2, 2, 0);
     tt_data *d;
     whole w;
