@@ -127,6 +127,7 @@ static const tt_case tt_cases[] = {
      20},
     {"relu", "[50]", "- relu", 4},
     {"gelu", "[50]", "- gelu", 4},
+    {"gelu by tanh", "[50]", "- gelu: {tanh: true}", 4},
     {"tanh", "[50]", "- tanh", 4},
     {"sigmoid", "[50]", "- sigmoid", 4},
     {"softmax", "[11]", "- softmax", 6},

@@ -374,6 +374,29 @@ TT_TEST(policy, failures_with_progress_between_them_are_no_reason_to_give_up)
     end();
 }
 
+/* None lives long enough to prove itself, but together they get on. */
+TT_TEST(policy, worlds_that_get_on_a_few_steps_each_end_no_run)
+{
+    tt_policy_opts o = fixed(1);
+
+    o.max_restarts = 2;
+    o.strikes = 100;
+    begin(o);
+    give_host(0, 1);
+    for (int i = 0; i < 8; i++) {
+        double until = x.now + 20;
+        do pass(0.05);
+        while (x.now < until && (tt_policy_look(x.p).active < 0 ||
+                                 world_of(tt_policy_look(x.p).active)->step < x.from + 6));
+        EXPECT(x.now < until);
+        give_dead(tt_policy_look(x.p).active, 0, 137);
+        x.from += 6;
+    }
+    EXPECT(!strstr(x.log, "exit"));
+    EXPECT_INT(8, tt_policy_look(x.p).restarts);
+    end();
+}
+
 /* ---- slots that fail ---- */
 
 TT_TEST(policy, a_worker_caught_twice_with_wrong_numbers_is_left_out_for_good)

@@ -36,6 +36,7 @@ static struct {
     unsigned broken; /* hosts on which nothing can be started, and so no world with them */
     bool stays;      /* worlds that are killed are not gone until the test says so         */
     bool deaf;       /* YIELD and SAVE are not heard                                        */
+    int64_t from;    /* the step that worlds go on from                                     */
     double step_s;
 } x;
 
@@ -172,7 +173,8 @@ static inline void pass(double seconds)
             if (due && w->saves) give((tt_event){.kind = TT_EV_RESULT, .world = w->id, .code = 75});
             if (due) give_gone(w->id, 0);
             if (!w->alive) continue;
-            if (w->generation && w->step_s > 0) w->step = (int64_t)((x.now - w->go_at) / w->step_s);
+            if (w->generation && w->step_s > 0)
+                w->step = x.from + (int64_t)((x.now - w->go_at) / w->step_s);
             for (int r = 0; r < w->members; r++)
                 if (!w->mute[r]) give_beat(w, r);
         }

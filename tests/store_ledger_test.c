@@ -199,17 +199,20 @@ TT_TEST(ledger, an_epoch_that_is_known_is_known_by_its_witness_and_its_line)
 
     r.witness = tt_witness_whole(50);
     begin();
-    EXPECT(!tt_ledger_has(&l, &r));
+    EXPECT(!tt_ledger_has(&l, &r, false));
     EXPECT(!take(r));
-    EXPECT(tt_ledger_has(&l, &r));
+    EXPECT(tt_ledger_has(&l, &r, false));
     r.epoch = 2;
-    EXPECT(!tt_ledger_has(&l, &r));
-    r.epoch = 1;
+    EXPECT(!tt_ledger_has(&l, &r, false));
+    EXPECT(!take(r));
+    r.epoch = 1; /* of a state that knows less: it was told before, unless it is new to its world */
+    EXPECT(tt_ledger_has(&l, &r, true) && !tt_ledger_has(&l, &r, false));
+    r.epoch = 2;
     r.witness = tt_witness_whole(49); /* that is to be told: it is a violation */
-    EXPECT(!tt_ledger_has(&l, &r));
+    EXPECT(!tt_ledger_has(&l, &r, false));
     r.witness = tt_witness_whole(50);
     EXPECT(!take((tt_record){.kind = TT_REC_ROLLBACK, .generation = 1, .attempt = 4096}));
-    EXPECT(!tt_ledger_has(&l, &r));
+    EXPECT(!tt_ledger_has(&l, &r, false));
 }
 
 /* ---- text ---- */

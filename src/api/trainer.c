@@ -154,6 +154,8 @@ tutti_metrics metrics_from(const tt_metrics *m)
                            .accuracy = m->accuracy,
                            .top5 = m->top5,
                            .auc = m->auc,
+                           .perplexity = m->perplexity,
+                           .bits_per_byte = m->bits_per_byte,
                            .samples = m->samples};
 }
 

@@ -73,13 +73,13 @@ static void tell_start(listener *l, tt_trainer *t, tt_tree *job)
 }
 
 /* The supervisor knows which it has heard of. */
-static void tell_epoch(listener *l, const tt_epoch *e)
+static void tell_epoch(listener *l, const tt_epoch *e, bool again)
 {
     if (e->samples)
         tt_pulse_tell(l->pulse,
-                      json_pack("{s:s, s:I, s:I, s:I, s:I}", "event", "epoch", "epoch",
+                      json_pack("{s:s, s:I, s:I, s:I, s:I, s:b}", "event", "epoch", "epoch",
                                 (json_int_t)e->number, "samples", (json_int_t)e->samples, "sum",
-                                (json_int_t)e->sum, "count", (json_int_t)e->count));
+                                (json_int_t)e->sum, "count", (json_int_t)e->count, "again", again));
 }
 
 static void tell_step(listener *l, tt_trainer *t, const tt_progress *p)
@@ -93,8 +93,8 @@ static void tell_step(listener *l, tt_trainer *t, const tt_progress *p)
         cli_display_step(l->display, p, times, ranks);
         return;
     }
-    tell_epoch(l, &p->before);
-    tell_epoch(l, &p->ended);
+    tell_epoch(l, &p->before, true);
+    tell_epoch(l, &p->ended, false);
     if (now - l->sent >= 0.1 || p->validated || p->epoch_end || p->end || p->saved || p->stopped ||
         p->left) {
         tt_pulse_tell(l->pulse, cli_step_pack(p, times, ranks));

@@ -40,6 +40,8 @@ typedef struct world {
     double went;       /* when it had GO                         */
     bool found;        /* it has told from where it goes on: ... */
     int64_t from;      /* ... this step                          */
+    double held;       /* 0: not; else until when it waits for hosts that may come back ... */
+    tt_record lost;    /* ... and what is recorded if none does  */
     bool yields;       /* it was told to make room               */
     double kill_at;    /* 0: not; else when, for one that tells its stacks first */
     bool killed, left; /* left: nothing of it is here any more  */

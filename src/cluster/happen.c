@@ -204,6 +204,14 @@ static void prove(tt_policy *p, world *w)
     for (int r = 0; r < w->members; r++) tt_roster_slot(&p->roster, w->member[r])->failures = 0;
 }
 
+/* Worlds of which none lives long enough to prove itself may still get on, all together: a run ends
+ * by failures only where it does not. */
+static void note_progress(tt_policy *p, int64_t step)
+{
+    if (p->in_a_row && step - p->row_step >= PROOF_STEPS) p->in_a_row = 0;
+    if (!p->in_a_row || step < p->row_step) p->row_step = step;
+}
+
 static void note_step(tt_policy *p, world *w, const rank *r)
 {
     if (!w->stepped || r->step < w->first_step) {
@@ -239,6 +247,7 @@ static void take_beat(tt_policy *p, world *w, const tt_event *e)
     /* Rank 0 alone: after a rollback others may still tell steps that are no more. */
     if (w->generation && e->rank == 0 && e->phase >= TT_PHASE_STEP) {
         p->step = e->step;
+        note_progress(p, e->step);
         if (w->state != KILLED) note_step(p, w, r); /* else its failure is counted already */
     }
     if (w->state != STARTING) return;

@@ -11,6 +11,9 @@
 
 #include "store/store.h"
 
+static const double COME_BACK_S =
+    3; /* hosts that were with a run look for it about twice a second */
+
 enum { LINE_MOST = 1 << 20 };
 
 /* ---- for the ledger ---- */
@@ -44,6 +47,37 @@ static void tell_lost(tt_supervisor *s, int64_t step)
     boss_news(s, (tt_news){.kind = TT_NEWS_TEXT, .text = text.data});
 }
 
+/* From where a world goes on. It writes nothing before it hears that this is known. */
+static void take_found(tt_supervisor *s, world *w, tt_record r, bool lost)
+{
+    w->found = true;
+    w->held = 0;
+    w->from = r.step;
+    if (lost) {
+        tt_record line = r;
+        line.kind = TT_REC_LOST;
+        tell_lost(s, r.step);
+        boss_record(s, &line, false);
+    }
+    boss_record(s, &r, true);
+    if (boss_deposed(s)) return;
+    TT_FAILPOINT("supervisor.found");
+    tt_hub_say(s->o.hub, w->member[0].from, json_pack("{s:s}", "say", "heard"));
+}
+
+/* Where the state is in parts, those of hosts that are missing are missing, too. They may be back
+ * in a moment, as after a supervisor was killed, and a world with them finds all of it. */
+static bool may_come_back(const tt_supervisor *s)
+{
+    return s->book.ledger.workers < s->book.ledger.before;
+}
+
+static void hold_no_more(tt_supervisor *s, world *w)
+{
+    if (w->held > 0 && tt_clock_s() >= w->held && w == boss_active(s) && !w->killed)
+        take_found(s, w, w->lost, true);
+}
+
 static void hear_found(tt_supervisor *s, world *w, const json_t *o)
 {
     tt_record r = {.kind = TT_REC_FOUND,
@@ -52,19 +86,15 @@ static void hear_found(tt_supervisor *s, world *w, const json_t *o)
                    .step = json_integer_value(json_object_get(o, "step")),
                    .made = (uint32_t)json_integer_value(json_object_get(o, "made"))};
 
-    if (w != boss_active(s) || w->killed || w->found) return;
-    w->found = true;
-    w->from = r.step;
-    if (json_is_true(json_object_get(o, "lost")) && s->book.ledger.committed) {
-        tt_record lost = r;
-        lost.kind = TT_REC_LOST;
-        tell_lost(s, r.step);
-        boss_record(s, &lost, false);
+    bool lost = json_is_true(json_object_get(o, "lost")) && s->book.ledger.committed;
+
+    if (w != boss_active(s) || w->killed || w->found || w->held > 0) return;
+    if (!lost || !may_come_back(s)) {
+        take_found(s, w, r, lost);
+        return;
     }
-    boss_record(s, &r, true);
-    if (boss_deposed(s)) return;
-    TT_FAILPOINT("supervisor.found");
-    tt_hub_say(s->o.hub, w->member[0].from, json_pack("{s:s}", "say", "heard"));
+    w->held = tt_clock_s() + COME_BACK_S;
+    w->lost = r;
 }
 
 /* A world has gone back. What its ranks told before is no more. */
@@ -91,7 +121,8 @@ static void hear_epoch(tt_supervisor *s, const world *w, const json_t *o)
                                (uint64_t)json_integer_value(json_object_get(o, "count"))}};
 
     if (!w->generation || !w->found || w->killed) return;
-    if (!tt_ledger_has(&s->book.ledger, &r)) boss_record(s, &r, false);
+    if (!tt_ledger_has(&s->book.ledger, &r, json_is_true(json_object_get(o, "again"))))
+        boss_record(s, &r, false);
 }
 
 /* ---- what is heard ---- */
@@ -349,6 +380,7 @@ void boss_look(tt_supervisor *s, world *w)
 
     if (!w->killed && is_through(w)) boss_part(s, w); /* the next one need not wait for that */
     if (w->kill_at > 0 && tt_clock_s() >= w->kill_at) boss_kill(s, w);
+    hold_no_more(s, w);
     if (!w->launched) {
         if (!w->killed) return;
         boss_forget(w);

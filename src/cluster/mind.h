@@ -46,7 +46,8 @@ struct tt_policy {
     tt_roster roster;
     world world[TT_WORLDS_MOST];
     int generation, last_id;
-    int restarts, in_a_row; /* failures that interrupted; since a world proved itself */
+    int restarts, in_a_row; /* failures that interrupted; since a world proved itself, or ... */
+    int64_t row_step;       /* ... since this step, if others have got on from there        */
     int renewal;            /* counts what workers were started with */
 
     double joined, storm; /* the last host that came; the first one of that storm */

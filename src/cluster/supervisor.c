@@ -332,6 +332,12 @@ static void launch_started(tt_supervisor *s)
     }
 }
 
+/* The run had ended, and all that it had come to was saved: not if it gave up. */
+static bool ended_well(const tt_ledger *k)
+{
+    return k->ended && (k->code == 0 || k->code == 75 || k->code == 130);
+}
+
 static void give_go(tt_supervisor *s, world *w, int generation)
 {
     const tt_ledger *k = &s->book.ledger;
@@ -344,7 +350,7 @@ static void give_go(tt_supervisor *s, world *w, int generation)
                                       (json_int_t)k->told.label.generation, "attempt",
                                       (json_int_t)k->told.label.attempt, "step",
                                       (json_int_t)k->told.label.step, "by", (json_int_t)k->told.by,
-                                      "ended", k->ended || s->saved));
+                                      "ended", ended_well(k) || s->saved));
     s->saved = false;
     w->generation = generation;
     w->went = tt_clock_s();
@@ -413,6 +419,10 @@ static void act(tt_supervisor *s, const tt_action *a, bool stuck)
         break;
     case TT_ACT_YIELD:
     case TT_ACT_MOVE:
+        if (w && w->held > 0) { /* it has done nothing yet, and waits */
+            boss_kill(s, w);
+            break;
+        }
         if (w) w->yields = true;
         if (w) say_word(s, w, a->kind == TT_ACT_MOVE ? "move" : "yield");
         break;

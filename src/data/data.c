@@ -764,6 +764,14 @@ const float *tt_data_target(const tt_data *d, tt_split split, int64_t i)
     return p->src->target ? p->src->target + tt_part_row(p, i) * p->src->targets : NULL;
 }
 
+double tt_data_token_bytes(const tt_data *d)
+{
+    const tt_source *s = leading(d);
+
+    if (s->keep != TT_KEEP_TOKENS || !s->text_bytes || !s->tokens) return 0;
+    return (double)s->text_bytes / (double)s->tokens;
+}
+
 static void add_to_sha(tt_sha *sha, const tt_source *s)
 {
     int64_t n = s->kept, each = tt_shape_count(s->shape);

@@ -98,6 +98,17 @@ bool tt_data_labelled(const tt_data *d, tt_split split);                  /* are
 int tt_data_label(const tt_data *d, tt_split split, int64_t i);           /* -1: it has none      */
 const float *tt_data_target(const tt_data *d, tt_split split, int64_t i); /* as many as wanted;
                                                                            * NULL: no targets */
+/* Where the training set is text: the tokens of another text, into `out`, which has room for as
+ * many as it has bytes; TT_EDATA if it has something that the training set has not. The text of a
+ * token, added to `out`. The token that stands before and behind each line, -1: there is none; one
+ * that a text may begin with. */
+tt_err tt_data_encode(const tt_data *d, const char *text, size_t size, int32_t *out,
+                      int64_t *count);
+void tt_data_decode(const tt_data *d, int32_t token, tt_str *out);
+int tt_data_edge(const tt_data *d);
+int tt_data_first(const tt_data *d);
+/* Bytes of text that a token stands for, on the mean; 0: it is no text. */
+double tt_data_token_bytes(const tt_data *d);
 const char *tt_data_sha(const tt_data *d); /* fingerprint of the decoded content, lazily made  */
 
 /* What the job's `data` map says of feeding, for tt_order and tt_feed_open. */

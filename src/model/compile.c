@@ -349,7 +349,7 @@ static void add_simple(builder *b, int at)
 
     if (kind == CALL_UNARY)
         c->unary = k == &kind_relu   ? TT_RELU
-                   : k == &kind_gelu ? TT_GELU
+                   : k == &kind_gelu ? (((const gelu_args *)l->args)->tanh ? TT_GELU_TANH : TT_GELU)
                    : k == &kind_tanh ? TT_TANH
                                      : TT_SIGMOID;
     if (kind == CALL_DROPOUT) c->p = (float)((const dropout_args *)l->args)->p;
@@ -523,7 +523,7 @@ static bool needs_input_back(const call *c)
     case CALL_ATTEND:
         return true;
     case CALL_UNARY:
-        return c->unary == TT_GELU;
+        return c->unary == TT_GELU || c->unary == TT_GELU_TANH;
     default:
         return false;
     }
@@ -541,7 +541,7 @@ static bool needs_output_back(const call *c)
     case CALL_ATTEND:
         return true;
     case CALL_UNARY:
-        return c->unary != TT_GELU;
+        return c->unary != TT_GELU && c->unary != TT_GELU_TANH;
     default:
         return false;
     }

@@ -145,6 +145,10 @@ typedef struct dropout_args {
     common_args c;
     double p;
 } dropout_args;
+typedef struct gelu_args {
+    common_args c;
+    bool tanh;
+} gelu_args;
 typedef struct axis_args {
     common_args c;
     int64_t axis;

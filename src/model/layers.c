@@ -307,6 +307,12 @@ static const tt_key dropout_keys[] = {
      "share of the elements set to 0"},
 };
 
+static const tt_key gelu_keys[] = {
+    COMMON,
+    {"tanh", TT_BOOL, offsetof(gelu_args, tanh), "false", 0, 0, NULL,
+     "the approximation by tanh that GPT-2 has"},
+};
+
 static tt_err same_shape(graph *g, layer *l)
 {
     if (l->kind == &kind_dropout)
@@ -386,7 +392,7 @@ KIND(add, "add", plain_keys, common_args, 2, INPUTS_MOST, join_shape);
 KIND(mul, "mul", plain_keys, common_args, 2, 2, join_shape);
 KIND(concat, "concat", plain_keys, common_args, 2, INPUTS_MOST, concat_shape);
 KIND(relu, "relu", plain_keys, common_args, 1, 1, same_shape);
-KIND(gelu, "gelu", plain_keys, common_args, 1, 1, same_shape);
+KIND(gelu, "gelu", gelu_keys, gelu_args, 1, 1, same_shape);
 KIND(tanh, "tanh", plain_keys, common_args, 1, 1, same_shape);
 KIND(sigmoid, "sigmoid", plain_keys, common_args, 1, 1, same_shape);
 KIND(softmax, "softmax", softmax_keys, axis_args, 1, 1, softmax_shape);

@@ -92,6 +92,13 @@ double tt_model_train_flops(const tt_model *m)
     return m->train_flops;
 }
 
+bool tt_model_looks_ahead(const tt_model *m)
+{
+    for (int i = 0; i < m->call_count; i++)
+        if (m->calls[i].kind == CALL_ATTEND && !m->calls[i].attend.causal) return true;
+    return false;
+}
+
 double tt_model_flops(const tt_model *m)
 {
     double sum = 0;

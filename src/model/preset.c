@@ -132,7 +132,7 @@ static tt_err expand_resnet(tt_node *args, tt_str *out)
 typedef struct gpt_args {
     int64_t vocab, layers, heads, width;
     double dropout;
-    bool bias;
+    bool bias, tanh;
 } gpt_args;
 
 static const tt_key gpt_keys[] = {
@@ -143,6 +143,8 @@ static const tt_key gpt_keys[] = {
     {"dropout", TT_NUMBER, offsetof(gpt_args, dropout), "0", 0, 0.999, NULL,
      "behind the embedding and each branch"},
     {"bias", TT_BOOL, offsetof(gpt_args, bias), "true", 0, 0, NULL, "dense layers have a bias"},
+    {"tanh", TT_BOOL, offsetof(gpt_args, tanh), "true", 0, 0, NULL,
+     "its gelu is the approximation by tanh, as GPT-2 has it"},
 };
 
 /* Initial weights as GPT-2 has them: those that end a branch are smaller, the more branches there
@@ -180,11 +182,12 @@ static tt_err expand_gpt(tt_node *args, tt_str *out)
                        a.dropout > 0 ? "dropout1" : "wpe");
         tt_str_add(out,
                    "- layernorm: {name: h.%d.ln_2}\n"
-                   "- dense: {name: h.%d.mlp.c_fc, out: %lld, bias: %s, init: normal}\n- gelu\n"
+                   "- dense: {name: h.%d.mlp.c_fc, out: %lld, bias: %s, init: normal}\n- gelu: "
+                   "{tanh: %s}\n"
                    "- dense: {name: h.%d.mlp.c_proj, out: %lld, bias: %s, init: normal, std: "
                    "%.9g}\n%s- add: {name: h.%d.out, from: [prev, h.%d.mid]}\n",
-                   i, i, (long long)(4 * a.width), bias, i, (long long)a.width, bias, end, drop, i,
-                   i);
+                   i, i, (long long)(4 * a.width), bias, a.tanh ? "true" : "false", i,
+                   (long long)a.width, bias, end, drop, i, i);
     }
     tt_str_add(out,
                "- layernorm: {name: ln_f}\n"

@@ -186,6 +186,8 @@ static const char *take_go(tt_ledger *l, const tt_record *r)
     uint32_t before = l->generation;
 
     l->generation = r->generation;
+    if (l->found) l->before = l->workers;
+    l->workers = r->workers;
     l->found = false;
     if (before && r->generation <= before)
         return violated(l, "generation %u was active after generation %u", r->generation, before);
@@ -259,10 +261,11 @@ static const char *take_told(tt_ledger *l, const tt_record *r)
     return NULL;
 }
 
-bool tt_ledger_has(const tt_ledger *l, const tt_record *r)
+bool tt_ledger_has(const tt_ledger *l, const tt_record *r, bool again)
 {
-    return l->epochs && l->epoch == r->epoch &&
-           !memcmp(&l->witness, &r->witness, sizeof l->witness);
+    if (!l->epochs || r->epoch > l->epoch) return false;
+    if (r->epoch < l->epoch) return again;
+    return !memcmp(&l->witness, &r->witness, sizeof l->witness);
 }
 
 static const char *take_epoch(tt_ledger *l, const tt_record *r)
@@ -292,6 +295,7 @@ static const char *take_epoch(tt_ledger *l, const tt_record *r)
 static const char *take_end(tt_ledger *l, const tt_record *r)
 {
     l->ended = true;
+    l->code = r->code;
     if (l->committed && r->step < l->told.label.step)
         return violated(l, "the run ended at step %lld, but step %lld was committed",
                         (long long)r->step, (long long)l->told.label.step);

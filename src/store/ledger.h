@@ -63,7 +63,9 @@ tt_err tt_record_parse(const char *line, size_t size, tt_record *out, bool *ours
 
 typedef struct tt_ledger { /* zero it to start */
     bool any, found, ended;
-    uint32_t generation; /* of the world that had GO last                              */
+    int code;            /* ended: with this exit code                                 */
+    uint32_t generation; /* of the world that had GO last ...                          */
+    int workers, before; /* ... its workers, and those of the last one that found its state */
     tt_told told;        /* for tt_recover_choose                                      */
     bool committed;      /* `told` means something                                     */
     uint64_t steps_lost; /* that had to be done again, by LOST and ROLLBACK            */
@@ -79,8 +81,9 @@ typedef struct tt_ledger { /* zero it to start */
  * record counts all the same, so that one mistake is told once. */
 const char *tt_ledger_take(tt_ledger *l, const tt_record *r);
 /* Has it this record of an epoch already, in this line of history? A world tells again what the one
- * before may have told. */
-bool tt_ledger_has(const tt_ledger *l, const tt_record *r);
+ * before may have told. `again`: it says so; what it went on from may know of an epoch less than
+ * has been told, and then it is an old one. */
+bool tt_ledger_has(const tt_ledger *l, const tt_record *r, bool again);
 /* Takes all of a file, from a zeroed judge or one that has read what was before. Other people's
  * lines are passed over; a torn last line never counted. TT_EFORMAT names the line that is damaged;
  * what is violated is in l->what. */

@@ -169,7 +169,8 @@ typedef struct tt_attend_args {
     void *scratch; /* attend_scratch bytes, 64-aligned */
 } tt_attend_args;
 
-typedef enum tt_unary { TT_RELU, TT_GELU, TT_TANH, TT_SIGMOID } tt_unary;
+/* GELU_TANH: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as GPT-2 has it. */
+typedef enum tt_unary { TT_RELU, TT_GELU, TT_GELU_TANH, TT_TANH, TT_SIGMOID } tt_unary;
 
 typedef struct tt_drop_args {
     int n;
@@ -235,7 +236,7 @@ typedef struct tt_kernels {
     void (*attend_backward)(const tt_attend_args *a);
 
     void (*unary_forward)(tt_unary f, int64_t n, const float *x, float *y);
-    /* GELU goes by x, the others by y: the one that is not read may be NULL. dx may be dy. */
+    /* Both GELUs go by x, the others by y: the one that is not read may be NULL. dx may be dy. */
     void (*unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
                            float *dx, bool add);
     void (*add)(int64_t n, const float *a, const float *b, float *y); /* y may be a */

@@ -126,24 +126,6 @@ void judge_close(judge *j)
     *j = (judge){0};
 }
 
-tt_metrics metrics_of(const tt_model *m, const tt_result *r)
-{
-    tt_metrics out = {.loss = r->weight > 0 ? r->loss / r->weight : NAN,
-                      .accuracy = NAN,
-                      .top5 = NAN,
-                      .auc = NAN,
-                      .samples = (int64_t)r->samples};
-    tt_wants wants = tt_model_wants(m);
-
-    if (wants.classes && r->rows) out.accuracy = (double)r->correct / (double)r->rows;
-    if (wants.classes > 5 && r->rows) out.top5 = (double)r->top5 / (double)r->rows;
-    for (int i = 0; i < TT_LOSSES; i++)
-        out.part[i] = i < tt_model_loss_count(m) && r->part_weight[i] > 0
-                          ? r->part[i] / r->part_weight[i]
-                          : NAN;
-    return out;
-}
-
 typedef struct hearing {
     judge *j;
     const tt_data *d;
@@ -269,7 +251,7 @@ tt_err judge_eval(judge *j, const tt_data *d, tt_split split, uint64_t seed, tt_
     }
     if (err) return err;
     for (int64_t g = 0; g < parts; g++) tt_result_add(&sum, &j->parts[g]);
-    *out = metrics_of(j->model, &sum);
+    *out = metrics_of(j->model, d, &sum);
     if (j->columns) out->auc = auc_over(j, &h, ranks);
     return TT_OK;
 }
