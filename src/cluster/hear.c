@@ -11,8 +11,8 @@
 
 #include "store/store.h"
 
-static const double COME_BACK_S =
-    3; /* hosts that were with a run look for it about twice a second */
+/* Hosts that were with a run look for it about twice a second; a start with them takes a few more. */
+static const double COME_BACK_S = 8;
 
 enum { LINE_MOST = 1 << 20 };
 

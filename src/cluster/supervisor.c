@@ -315,10 +315,11 @@ static bool takes_over(tt_supervisor *s)
 }
 
 /* A world that is to follow one that has just begun waits for it to say what it is: the job as it
- * was resolved is in the run folder then. */
+ * was resolved is in the run folder then. But one that is held says nothing before the next comes. */
 static void launch_started(tt_supervisor *s)
 {
-    bool wait = boss_active(s) && (!s->began || takes_over(s));
+    const world *a = boss_active(s);
+    bool wait = a && !(a->held > 0) && (!s->began || takes_over(s));
 
     for (int i = 0; i < TT_WORLDS_MOST; i++) {
         world *w = &s->world[i];
