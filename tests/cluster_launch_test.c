@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -599,10 +600,10 @@ TT_TEST(launch, sigkill_leaves_no_grace)
 
 /* A supervisor in a process of its own; what its world writes goes to `to`. No expectations here:
  * the child must not go on with the other tests. */
-static int fork_supervisor(tt_mpi mpi, int to)
+static int fork_supervisor(tt_mpi mpi, const char *home, int to)
 {
     const char *argv[] = {"/bin/sh", "-c", "echo pid $$; exec sleep 100", NULL};
-    tt_launch_opts o = {.ranks = 2, .argv = argv, .folder = "w1"};
+    tt_launch_opts o = {.ranks = 2, .argv = argv, .folder = "w1", .home = home};
     int pid = fork();
     world w = {0};
 
@@ -616,7 +617,7 @@ static int fork_supervisor(tt_mpi mpi, int to)
     for (;;) pause();
 }
 
-static void lose_supervisor(tt_mpi mpi)
+static void kill_supervisor_of(tt_mpi mpi, const char *home)
 {
     int ends[2], status, pid;
     char text[256];
@@ -625,7 +626,7 @@ static void lose_supervisor(tt_mpi mpi)
     world w = {0};
 
     EXPECT(pipe2(ends, O_CLOEXEC) == 0);
-    pid = fork_supervisor(mpi, ends[1]);
+    pid = fork_supervisor(mpi, home, ends[1]);
     close(ends[1]);
     n = read(ends[0], text, sizeof text);
     kill(pid, SIGKILL);
@@ -639,9 +640,39 @@ static void lose_supervisor(tt_mpi mpi)
     end_world(&w);
 }
 
+static void lose_supervisor(tt_mpi mpi)
+{
+    kill_supervisor_of(mpi, NULL);
+}
+
 TT_TEST(launch, a_world_does_not_outlive_its_supervisor)
 {
     each_mpi(lose_supervisor);
+}
+
+/* Where another world's folder is left, so is the lock by which the next supervisor knows that it
+ * may clear up. */
+static void leave_home_behind(tt_mpi mpi)
+{
+    char home[PATH_MAX];
+    double until;
+
+    EXPECT(!mkdir("home", 0700) && !mkdir("home/world-9", 0700));
+    EXPECT(realpath("home", home) != NULL);
+    EXPECT_OK(tt_file_write("home/lock", "", 0));
+    kill_supervisor_of(mpi, home);
+    poll(NULL, 0, 100); /* the keeper is at it when its world's folder is gone */
+    EXPECT(tt_file_exists("home/lock") && tt_file_exists("home/world-9"));
+    EXPECT(!rmdir("home/world-9"));
+    kill_supervisor_of(mpi, home);
+    until = tt_clock_s() + 10;
+    while (tt_file_exists("home") && tt_clock_s() < until) poll(NULL, 0, 10);
+    EXPECT(!tt_file_exists("home"));
+}
+
+TT_TEST(launch, the_last_world_of_a_dead_supervisor_takes_its_folder_away)
+{
+    each_mpi(leave_home_behind);
 }
 
 TT_TEST(launch, a_leftover_world_is_ended_before_the_next)
@@ -656,7 +687,7 @@ TT_TEST(launch, a_leftover_world_is_ended_before_the_next)
     if (!installed(mpi)) mpi = TT_BY_MPICH;
     if (!installed(mpi)) tt_test_skip("no MPI is installed");
     EXPECT(pipe2(ends, O_CLOEXEC) == 0);
-    pid = fork_supervisor(mpi, ends[1]);
+    pid = fork_supervisor(mpi, NULL, ends[1]);
     close(ends[1]);
     n = read(ends[0], text, sizeof text);
     close(ends[0]);

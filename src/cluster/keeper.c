@@ -281,12 +281,19 @@ static void end_all(life *l)
     }
 }
 
-/* The folder of a hub whose process has died: the last of its worlds takes it away. */
+/* The folder of a hub whose process has died: the last of its worlds takes it away. What a world
+ * whose keeper was killed has left there is for tt_leftovers_sweep, which goes by the lock. */
 static void leave_home(const char *home)
 {
-    static const char *const files[] = {"hub", "lock", TT_RSH_NAME};
-    char path[4200];
+    static const char *const files[] = {"hub", TT_RSH_NAME, "lock"};
+    char path[4200], **names;
+    int count;
+    bool last = true;
 
+    if (tt_dir_list(home, &names, &count)) return;
+    for (int i = 0; i < count; i++) last &= strncmp(names[i], "world-", 6) != 0;
+    tt_dir_free(names, count);
+    if (!last) return;
     for (int i = 0; i < TT_COUNT(files); i++) {
         snprintf(path, sizeof path, "%s/%s", home, files[i]);
         unlink(path);

@@ -5,6 +5,7 @@
 #include "inner.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PLACES = 3, PATH_ROOM = 4096, DEPTH = 8 };
+enum { PLACES = 3, PATH_ROOM = 4096, DEPTH = 8, MAKING_S = 60 };
 
 /* mkdtemp's: "tutti-XXXXXX". */
 static bool is_hub_name(const char *name)
@@ -23,7 +24,8 @@ static bool is_hub_name(const char *name)
     return !strncmp(name, "tutti-", 6) && strlen(name) == 12 && strspn(name + 6, letters) == 6;
 }
 
-/* A hub holds a lock in its folder: nobody does any more. One that has none is just being made. */
+/* A hub holds a lock in its folder: nobody does any more. One that has none is just being made, or
+ * taken away; not for long, unless who did it was killed. */
 static bool is_hub_left(const char *folder)
 {
     char path[PATH_ROOM + 8];
@@ -32,9 +34,10 @@ static bool is_hub_left(const char *folder)
     int fd;
 
     snprintf(path, sizeof path, "%s/lock", folder);
-    if (lstat(folder, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 077 ||
-        (fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+    if (lstat(folder, &st) || !S_ISDIR(st.st_mode) || st.st_uid != geteuid() || st.st_mode & 077)
         return false;
+    if ((fd = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC)) < 0)
+        return errno == ENOENT && tt_wall_s() - (double)st.st_mtim.tv_sec > MAKING_S;
     left = !flock(fd, LOCK_EX | LOCK_NB);
     close(fd);
     return left;
