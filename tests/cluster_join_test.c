@@ -111,7 +111,9 @@ static pid_t join_as(int which, const char *host, const char *world)
     err = tt_agent_run(&o, &stopped, &end);
     seen->done_with = end.done_with;
     keep(&shared->agent[which], err, end.code);
-    if (!err && (strcmp(end.rooms, "rooms") || strcmp(end.run, "the run"))) _exit(78);
+    if (!err && strstr(seen->told[which], "taken in") &&
+        (strcmp(end.rooms, "rooms") || strcmp(end.run, "the run")))
+        _exit(78);
     _exit(0);
 }
 
@@ -277,6 +279,26 @@ TT_TEST(join, a_name_is_taken_by_one_at_a_time)
     EXPECT(strstr(shared->agent[1].message, "a host called b takes part already"));
     EXPECT_STR("came b 2; ", seen->changes);
     close_hub(hub, 0);
+    wait_code(first);
+}
+
+TT_TEST(join, who_still_waits_for_its_name_is_told_that_the_run_has_ended)
+{
+    pid_t hub, first, second;
+    double since;
+
+    skip_without_names();
+    begin();
+    hub = start_join_hub();
+    first = join_as(0, "b", "version 1");
+    wait_changes("came b 2; ");
+    second = join_as(1, "b", "version 1");
+    poll(NULL, 0, 400);
+    since = tt_clock_s();
+    close_hub(hub, 0);
+    EXPECT_INT(0, wait_code(second));
+    EXPECT_INT(TT_OK, shared->agent[1].err);
+    EXPECT(tt_clock_s() - since < 2);
     wait_code(first);
 }
 

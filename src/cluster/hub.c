@@ -46,7 +46,7 @@ static const double ALIVE_S = 0.5, TURN_S = 0.05;
 /* Without a word for so long, a host that has joined is lost; another of its name may take its
  * place a little earlier. A gap between two turns of ours longer than LATE_S is our own fault. */
 static const double LOST_S = 1.5, REPLACED_S = 1, LATE_S = 0.25;
-enum { SLOTS_MOST = 1024 };
+enum { SLOTS_MOST = 1024, LATER_MOST = 64 };
 double tt_silence_s = 10;
 
 typedef struct agent {
@@ -83,6 +83,8 @@ struct tt_hub {
     double told; /* when we last said that we are alive */
     double turned;
     bool joins, saved;
+    uint32_t later[LATER_MOST]; /* peers that were told to try again: the last ones ... */
+    int laters;                 /* ... of so many                                       */
     json_t *about; /* what hosts that join must know */
     tt_hub_change *change;
     int changes, change_first;
@@ -532,15 +534,15 @@ bool tt_hub_next_change(tt_hub *h, tt_hub_change *out)
     return true;
 }
 
-static void say_bye(tt_hub *h, const agent *a, int code, bool done_with)
+static void say_bye(tt_hub *h, uint32_t peer, int code, bool done_with)
 {
-    tt_say(h->far, a->peer,
+    tt_say(h->far, peer,
            json_pack("{s:s, s:i, s:b}", "say", "bye", "code", code, "done", done_with));
 }
 
 static void let_go(tt_hub *h, agent *a, bool done_with)
 {
-    say_bye(h, a, 0, done_with);
+    say_bye(h, a->peer, 0, done_with);
     *a = h->agent[--h->agents];
 }
 
@@ -575,6 +577,13 @@ static void take_offer(tt_hub *h, agent *a, const json_t *o)
     }
 }
 
+static void note_later(tt_hub *h, uint32_t peer)
+{
+    for (int i = 0; i < h->laters && i < LATER_MOST; i++)
+        if (h->later[i] == peer) return;
+    h->later[h->laters++ % LATER_MOST] = peer;
+}
+
 static void greet(tt_hub *h, uint32_t from, const json_t *o)
 {
     agent *a = agent_of_peer(h, from);
@@ -588,6 +597,7 @@ static void greet(tt_hub *h, uint32_t from, const json_t *o)
                    json_pack("{s:s, s:o, s:b}", "say", "no", "why", tt_json_text(why.data), "later",
                              later));
             tt_str_free(&why);
+            if (later) note_later(h, from);
             return;
         }
         if ((a = agent_of_name(h, tt_text_of(o, "agent")))) {
@@ -762,7 +772,8 @@ void tt_hub_close(tt_hub *h, int code)
 {
     if (!h) return;
     if (h->near) hear_all(h); /* who came last is told too */
-    for (int i = 0; i < h->agents; i++) say_bye(h, &h->agent[i], code, h->saved);
+    for (int i = 0; i < h->agents; i++) say_bye(h, h->agent[i].peer, code, h->saved);
+    for (int i = 0; i < h->laters && i < LATER_MOST; i++) say_bye(h, h->later[i], code, false);
     while (h->errands) forget_errand(h, h->errand);
     while (h->mail_first < h->mail_end) json_decref(h->mail[h->mail_first++].o);
     free(h->mail);
