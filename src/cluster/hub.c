@@ -85,7 +85,7 @@ struct tt_hub {
     bool joins, saved;
     uint32_t later[LATER_MOST]; /* peers that were told to try again: the last ones ... */
     int laters;                 /* ... of so many                                       */
-    json_t *about; /* what hosts that join must know */
+    json_t *about;              /* what hosts that join must know */
     tt_hub_change *change;
     int changes, change_first;
     bool more;  /* not all was heard in the last turn */

@@ -315,7 +315,8 @@ static bool takes_over(tt_supervisor *s)
 }
 
 /* A world that is to follow one that has just begun waits for it to say what it is: the job as it
- * was resolved is in the run folder then. But one that is held says nothing before the next comes. */
+ * was resolved is in the run folder then. But one that is held says nothing before the next comes.
+ */
 static void launch_started(tt_supervisor *s)
 {
     const world *a = boss_active(s);
