@@ -401,7 +401,8 @@ static int short_lives(int worlds, int steps, int max_restarts)
 /* None lives long enough to prove itself, but together they get on. */
 TT_TEST(policy, worlds_that_get_on_a_few_steps_each_end_no_run)
 {
-    EXPECT_INT(8, short_lives(8, 6, 2));
+    EXPECT_INT(8, short_lives(8, 6, 3));
+    EXPECT_INT(30, short_lives(30, 4, 10)); /* from one failure to the next */
 }
 
 TT_TEST(policy, worlds_that_get_on_by_one_step_each_end_the_run)

@@ -205,12 +205,10 @@ static void prove(tt_policy *p, world *w)
 }
 
 /* Worlds of which none lives long enough to prove itself may still get on, all together: a run ends
- * by failures only where it does not, or by a step or two each. */
+ * by failures only where it does not. A step from each is no more than a beginning. */
 static void note_progress(tt_policy *p, int64_t step)
 {
-    int64_t enough = (int64_t)PROOF_STEPS * (p->in_a_row > 1 ? p->in_a_row : 2) / 2;
-
-    if (p->in_a_row && step - p->row_step >= enough) p->in_a_row = 0;
+    if (p->in_a_row && step - p->row_step >= PROOF_STEPS + p->in_a_row) p->in_a_row = 0;
     if (!p->in_a_row || step < p->row_step) p->row_step = step;
 }
 
