@@ -136,10 +136,13 @@ typedef struct tutti_options { /* zero it ({0}), then set what you need */
     tutti_world *world;            /* train together, chapter 5; NULL: alone */
 } tutti_options;
 
-typedef struct tutti_metrics {   /* NAN where it does not apply */
-    double loss, accuracy, top5; /* fractions, not percent */
-    double auc;                  /* area under the ROC curve, where there are two classes */
+typedef struct tutti_metrics {        /* NAN where it does not apply */
+    double loss, accuracy, top5;      /* fractions, not percent */
+    double auc;                       /* area under the ROC curve, where there are two classes */
+    double perplexity, bits_per_byte; /* of tokens, of a text */
     int64_t samples;
+    double logloss, calibration; /* of two classes; mean probability of class 1, by its share */
+    double entropy;              /* ... logloss, by that of who always tells this share       */
 } tutti_metrics;
 
 typedef struct tutti_progress {

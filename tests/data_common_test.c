@@ -169,7 +169,7 @@ static void expect_same_split(const tt_data *a, const tt_data *b, tt_split split
     }
     x = take_all(a, split, want);
     y = take_all(b, split, want);
-    EXPECT(!memcmp(x.b.x, y.b.x, sizeof *x.b.x * (size_t)(n * x.features)));
+    EXPECT(!memcmp(x.b.x, y.b.x, sizeof *x.b.x * (size_t)(n * x.row.features)));
     if (want.classes) EXPECT(!memcmp(x.b.label, y.b.label, sizeof *x.b.label * (size_t)n));
     if (want.targets)
         EXPECT(!memcmp(x.b.target, y.b.target, sizeof(float) * (size_t)(n * want.targets)));

@@ -535,10 +535,10 @@ TT_TEST(data_synth, a_billion_images_open_at_once)
 
     EXPECT_OK(open_text("train: {format: synth, kind: images, count: 1000000000}", want, &o));
     EXPECT_INT(1000000000, tt_data_count(o.data, TT_TRAIN));
-    EXPECT_OK(tt_batch_open(4, 3072, true, 0, &b));
+    EXPECT_OK(tt_batch_open(4, ROW(3072, 1, 0), &b));
     EXPECT_OK(tt_data_fill(o.data, TT_TRAIN, &order, 123456789, 0, 4, &b));
     for (int i = 0; i < 4 * 3072; i++) EXPECT(b.x[i] >= 0 && b.x[i] <= 1);
-    tt_batch_close(&b, 4, 3072, 0);
+    tt_batch_close(&b, 4, ROW(3072, 1, 0));
     shut(&o);
 }
 

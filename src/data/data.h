@@ -14,12 +14,18 @@ typedef enum tt_split { TT_TRAIN, TT_VAL } tt_split;
 
 /* What the model and its loss expect; the data is checked against it at open. */
 typedef struct tt_data_want {
-    tt_shape input; /* per sample, e.g. (1, 28, 28)                                         */
-    int classes;    /* > 0: integer labels 0 .. classes-1                                   */
+    tt_shape input; /* per sample, e.g. (1, 28, 28); (0): it has no numbers                 */
+    int64_t ids;    /* per sample                                                           */
+    const int64_t
+        *id_rows;   /* of each id: it must be below that; 0: it may be anything. Only at open */
+    int classes;    /* > 0: integer labels 0 .. classes-1 ...                               */
+    int64_t labels; /* ... so many per sample                                               */
     int targets;    /* > 0: that many float targets per sample                              */
     bool only_x;    /* to predict: labels and targets may be absent or bad; then there are none */
     const tt_node *input_at; /* the job's `model.input`, for messages */
 } tt_data_want;
+
+tt_row tt_data_row_of(const tt_data_want *w);
 
 typedef struct tt_data tt_data;
 
@@ -66,10 +72,11 @@ tt_err tt_data_find(const tt_node *data);
  * environment says; added to `out`. `at` (may be NULL) is where it stands. */
 tt_err tt_data_expand(const tt_node *at, const char *text, tt_str *out);
 
-/* Rows in memory, for programs that embed us: x is (n, features), labels or targets by `want`.
- * Borrowed until close. */
+/* Rows in memory, for programs that embed us: x is (n, features), ids (n, ids), and labels or
+ * targets by `want`. Borrowed until close. */
 typedef struct tt_data_rows {
     const float *x;
+    const int32_t *ids;
     const int32_t *label;
     const float *target;
     int64_t n;
@@ -89,6 +96,17 @@ bool tt_data_labelled(const tt_data *d, tt_split split);                  /* are
 int tt_data_label(const tt_data *d, tt_split split, int64_t i);           /* -1: it has none      */
 const float *tt_data_target(const tt_data *d, tt_split split, int64_t i); /* as many as wanted;
                                                                            * NULL: no targets */
+/* Where the training set is text: the tokens of another text, into `out`, which has room for as
+ * many as it has bytes; TT_EDATA if it has something that the training set has not. The text of a
+ * token, added to `out`. The token that stands before and behind each line, -1: there is none; one
+ * that a text may begin with. */
+tt_err tt_data_encode(const tt_data *d, const char *text, size_t size, int32_t *out,
+                      int64_t *count);
+void tt_data_decode(const tt_data *d, int32_t token, tt_str *out);
+int tt_data_edge(const tt_data *d);
+int tt_data_first(const tt_data *d);
+/* Bytes of text that a token stands for, on the mean; 0: it is no text. */
+double tt_data_token_bytes(const tt_data *d);
 const char *tt_data_sha(const tt_data *d); /* fingerprint of the decoded content, lazily made  */
 
 /* What the job's `data` map says of feeding, for tt_order and tt_feed_open. */

@@ -146,11 +146,11 @@ tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t
 {
     const tt_part *part = &d->part[split];
     const tt_source *s = part->src;
-    bool augment = o->augment && (d->crop || d->flip);
-    int64_t m = d->want.targets;
+    bool augment = o->augment && (d->crop || d->flip), text = s && s->keep == TT_KEEP_TOKENS;
+    int64_t m = d->want.targets, each = d->want.labels;
     /* A batch is const to those who take it; we are the one who makes it. */
     float *x = (float *)out->x, *target = (float *)out->target;
-    int32_t *label = (int32_t *)out->label;
+    int32_t *label = (int32_t *)out->label, *ids = (int32_t *)out->ids;
     uint64_t *place = (uint64_t *)out->place;
     tt_err err;
 
@@ -163,16 +163,26 @@ tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t
             split == TT_TRAIN && d->hidden &&
             (int64_t)tt_permute(d->hide_key, (uint64_t)part->count, (uint64_t)sample) < d->hidden;
 
+        if (place) place[2 * i] = (uint64_t)p.pass, place[2 * i + 1] = (uint64_t)p.at;
+        if (text) {
+            tt_fill_tokens(d, part, row, p, o->augment, ids + i * d->want.ids,
+                           label ? label + i * each : NULL);
+            for (int64_t k = 0; k < each && label && hide; k++) label[i * each + k] = -1;
+            continue;
+        }
         if (augment)
             fill_augmented(d, part, row, p, x);
-        else
+        else if (d->features)
             fill_plain(d, part, row, x);
-        if (label) label[i] = s->label && !hide ? s->label[row] : -1;
+        for (int64_t k = 0; k < each && label; k++)
+            label[i * each + k] = s->label && !hide ? s->label[row * each + k] : -1;
+        if (ids)
+            memcpy(ids + i * d->want.ids, s->ids + row * d->want.ids,
+                   (size_t)d->want.ids * sizeof *ids);
         if (target && s->target) {
             memcpy(target + i * m, s->target + row * m, sizeof *target * (size_t)m);
             if (hide) target[i * m] = NAN;
         }
-        if (place) place[2 * i] = (uint64_t)p.pass, place[2 * i + 1] = (uint64_t)p.at;
     }
     return TT_OK;
 }

@@ -334,8 +334,11 @@ static tt_err check_fit(const tt_source *s, const tt_data_want *want)
         return tt_fail(TT_EINVAL, "the model's input is %s, but %s has samples of %s", wants,
                        s->name, has);
     }
+    if (want->ids && s->keep != TT_KEEP_TOKENS && s->ids_each != want->ids)
+        return tt_fail(TT_EDATA, "%s: the model takes %lld ids, but there are %s in it", s->name,
+                       (long long)want->ids, s->ids_each ? "others" : "none");
     if (want->only_x) return TT_OK;
-    if (want->classes > 0 && !s->label)
+    if (want->classes > 0 && !s->label && s->keep != TT_KEEP_TOKENS)
         return tt_fail(TT_EDATA, "%s: the loss wants labels, but none were given", s->name);
     if (want->targets > 0 && s->targets != want->targets)
         return tt_fail(TT_EDATA, "%s: the loss wants %d targets per sample, the data has %lld%s",
@@ -370,6 +373,10 @@ static const struct {
     {"csv", tt_source_csv, "file", NULL},
     {"tsv", tt_source_tsv, "file", NULL},
     {"libsvm", tt_source_libsvm, "file", NULL},
+    {"text", tt_source_text, "file", NULL},
+    {"lines", tt_source_lines, "file", NULL},
+    {"criteo", tt_source_criteo, "file", NULL},
+    {"dlrm", tt_source_dlrm, "file", NULL},
     {"synth", tt_source_synth, NULL, NULL},
 };
 
@@ -414,7 +421,8 @@ static bool column_leans(const tt_node *c)
 
     if (n && n->kind == TT_SCALAR && tt_parse_bool(n->text, &on) && on) return true;
     if (words && words->kind == TT_LIST) return false;
-    return says(c, "type", "label") || (says(c, "type", "category") && !tt_node_get(c, "hash"));
+    if (says(c, "type", "category") || says(c, "type", "id")) return !tt_node_get(c, "hash");
+    return says(c, "type", "label");
 }
 
 /* The map has not been read yet and may hold anything; what is wrong with it is told later. */
@@ -424,6 +432,8 @@ bool tt_source_leans(const tt_node *map, const tt_data_want *want)
 
     if (says(map, "format", "libsvm"))
         return is_auto(map, "index_base") || (!want->only_x && is_auto(map, "labels"));
+    if (says(map, "format", "text") || says(map, "format", "lines"))
+        return !says(map, "tokens", "bytes");
     if (!tt_source_is_text(map)) return false;
     for (int i = 0; columns && columns->kind == TT_LIST && i < columns->count; i++)
         if (column_leans(columns->item[i])) return true;

@@ -1,8 +1,9 @@
 /* source: one dataset decoded into memory; private to data/.
  *
- * A format (idx, npy, cifar, csv, libsvm, synth) checks its files whole and fills a tt_source; all
- * that comes after (splitting, normalising, augmenting, batches) sees sources alone and knows no
- * format. Decoders take bytes and a name for messages, so the fuzzers can call them without files.
+ * A format (idx, npy, cifar, csv, libsvm, criteo, synth) checks its files whole and fills a
+ * tt_source; all that comes after (splitting, normalising, augmenting, batches) sees sources alone
+ * and knows no format. Decoders take bytes and a name for messages, so the fuzzers can call them
+ * without files.
  */
 #ifndef TT_SOURCE_H
 #define TT_SOURCE_H
@@ -11,7 +12,7 @@
 
 #include "data/data.h"
 
-typedef enum tt_keep { TT_KEEP_U8, TT_KEEP_F32, TT_KEEP_SPARSE } tt_keep;
+typedef enum tt_keep { TT_KEEP_U8, TT_KEEP_F32, TT_KEEP_SPARSE, TT_KEEP_TOKENS } tt_keep;
 
 typedef struct tt_schema tt_schema; /* csv: columns and their vocabularies */
 
@@ -31,8 +32,14 @@ typedef struct tt_source {
     const int64_t *row; /* (kept + 1): row r has entries row[r] .. row[r + 1]             */
     const int32_t *col; /* feature of each entry, ascending in a row                      */
     const float *val;
+    /* Tokens, classes of them: see text.c. With `row`, lines; else windows of so many. */
+    const uint16_t *token;
+    int64_t tokens, window, text_bytes;
+    int edge;
 
-    const int32_t *label; /* (kept), -1: none; NULL: no labels at all                     */
+    const int32_t *ids; /* (kept, ids_each), -1: none; NULL: there are none             */
+    int64_t ids_each;
+    const int32_t *label; /* (kept, labels), -1: none; NULL: no labels at all             */
     const float *target;  /* (kept, targets), NAN in the first: none                      */
     int64_t targets;
     int classes; /* highest label + 1, or names known                            */
@@ -78,7 +85,7 @@ tt_source *tt_source_new(void);     /* empty                                    
 void tt_source_close(tt_source *s); /* accepts NULL                                     */
 
 /* The format of a map, as its functions see it: the table starts with TT_FORMAT_KEY. */
-#define TT_FORMATS "idx|cifar10|cifar100|npy|csv|tsv|libsvm|synth"
+#define TT_FORMATS "idx|cifar10|cifar100|npy|csv|tsv|libsvm|text|lines|criteo|dlrm|synth"
 #define TT_FORMAT_KEY(type_)                                                                       \
     {                                                                                              \
         "format", TT_CHOICE, offsetof(type_, format), NULL, 0, 0, TT_FORMATS,                      \
@@ -86,7 +93,8 @@ void tt_source_close(tt_source *s); /* accepts NULL                             
     }
 typedef tt_err tt_source_fn(tt_node *map, const char *what, const tt_source_ctx *c, tt_source *s);
 tt_source_fn tt_source_idx, tt_source_npy, tt_source_cifar10, tt_source_cifar100, tt_source_csv,
-    tt_source_tsv, tt_source_libsvm, tt_source_synth;
+    tt_source_tsv, tt_source_libsvm, tt_source_text, tt_source_lines, tt_source_criteo,
+    tt_source_dlrm, tt_source_synth;
 
 /* ---- Helpers of the formats ---- */
 
@@ -158,6 +166,13 @@ typedef struct tt_libsvm_keys {
 } tt_libsvm_keys;
 tt_err tt_libsvm_decode(tt_source *s, const tt_source_ctx *c, const tt_libsvm_keys *k,
                         const char *text, size_t size);
+tt_err tt_text_decode(tt_source *s, const tt_source_ctx *c, int kind, bool lines,
+                      const uint8_t *text, size_t size);
+/* `divide`: what the job says of `rows`, at `rows_at` (may be NULL if it says nothing). */
+tt_err tt_criteo_decode(tt_source *s, const tt_source_ctx *c, const tt_node *rows_at,
+                        const tt_ints *divide, const char *text, size_t size);
+tt_err tt_dlrm_decode(tt_source *s, const tt_source_ctx *c, const tt_node *rows_at,
+                      const tt_ints *divide, const uint8_t *data, size_t size);
 tt_err tt_csv_decode(tt_source *s, tt_node *map, const char *what, const tt_source_ctx *c,
                      bool tabs, const char *text, size_t size);
 
@@ -166,7 +181,7 @@ tt_err tt_csv_decode(tt_source *s, tt_node *map, const char *what, const tt_sour
 typedef struct tt_part {
     const tt_source *src; /* NULL: no such split                                          */
     int64_t count;
-    bool cut; /* samples are those at first, first + 1 ... of a permutation   */
+    bool cut; /* samples are those at first, first + 1 ... of a permutation; else of the source */
     int64_t first;
     uint64_t key;
     const float *a; /* (channels)                                                         */
@@ -210,12 +225,16 @@ struct tt_data {
 static inline int64_t tt_part_sample(const tt_part *p, int64_t i)
 {
     return p->cut ? (int64_t)tt_permute(p->key, (uint64_t)p->src->count, (uint64_t)(p->first + i))
-                  : i;
+                  : p->first + i;
 }
 static inline int64_t tt_part_row(const tt_part *p, int64_t i)
 {
     return tt_part_sample(p, i) % p->src->kept;
 }
+
+/* The ids and labels (may be NULL) of a sample of tokens; `moved`: as this pass cuts the text. */
+void tt_fill_tokens(const tt_data *d, const tt_part *p, int64_t sample, tt_place at, bool moved,
+                    int32_t *ids, int32_t *label);
 
 /* Mean and deviation of each channel over the training samples, before scaling. */
 void tt_data_stats(const tt_data *d, double *mean, double *deviation);

@@ -22,6 +22,12 @@ typedef enum call_kind {
     CALL_DROPOUT,
     CALL_REORDER,
     CALL_CUSTOM,
+    CALL_EMBED,
+    CALL_POSITIONS,
+    CALL_ATTEND,
+    CALL_INTERACT,
+    CALL_FM,
+    CALL_SUM,
     CALL_LOSS
 } call_kind;
 
@@ -53,6 +59,7 @@ typedef struct call {
     bool backward;              /* has a way back                                   */
     bool train_params;
     int64_t c, hw;             /* of the input (concat, add: of the output)        */
+    int64_t rows;              /* conv: vectors of a sample; loss: what it judges  */
     int64_t in_c[INPUTS_MOST]; /* concat                                           */
     tt_layout layout, from;    /* of the output; of a reorder's input              */
     tt_conv conv;
@@ -64,6 +71,13 @@ typedef struct call {
     float p, eps;
     int add; /* norm: tensor added before the relu; -1: none     */
     int param[LAYER_PARAMS], param_count;
+    int own;   /* the first that is not another layer's                           */
+    bool late; /* embed: another call has written to its gradient before         */
+    tt_attend_args attend;
+    tt_embed_args embed; /* with what the run does not add: sizes, and the tables' beginnings ... */
+    int64_t first;       /* ... and the first of the ids it takes                               */
+    bool bag;
+    tt_interact_args interact;
     int64_t packed_at, packed_count;
     int saved, scratch, scratch_back; /* buffers, -1: none                             */
     int loss;

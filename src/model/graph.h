@@ -35,13 +35,14 @@ struct layer {
     const char *prefix; /* of the block it stands in: "", "blocks.1."       */
     int number;         /* in a name we made up, like conv2; 0: a given name */
     const layer_kind *kind;
-    tt_node *at; /* for messages */
+    tt_node *at, *args_at; /* for messages */
     void *args;
     int input_count;
     int input[INPUTS_MOST]; /* indices of layers; -1: the model's input */
     tt_shape in, out;       /* in: of the first input */
     int param[LAYER_PARAMS];
     int param_count;
+    int shared; /* the first so many of them are those of another layer */
     double flops;
     bool frozen;
 };
@@ -55,8 +56,9 @@ typedef struct param_init {
 typedef struct loss {
     tt_loss_kind kind;
     const char *name;
-    int input;    /* layer */
-    double scale; /* share of the total */
+    int input;       /* layer */
+    int64_t rows, d; /* of a sample: how many vectors it judges, and of how many numbers */
+    double scale;    /* share of the total */
     enum { BY_LABEL, BY_TARGET, BY_INPUT } target;
     float smoothing;
     const float *class_weight;
@@ -66,7 +68,9 @@ typedef struct loss {
 struct graph {
     tt_arena *arena;
     tt_node *at, *input_at;
-    tt_shape input;
+    tt_shape input;   /* of its features; one dimension of 0: it has none */
+    int64_t ids;      /* of a sample */
+    int64_t *id_rows; /* of each: of how many rows the smallest table is that it is for; 0: none */
     layer *layers;
     int layer_count, layer_room;
     tt_param *params;
@@ -84,11 +88,17 @@ tt_err graph_read(tt_node *model, tt_arena *arena, graph *out);
 const layer_kind *kind_find(const char *name);
 int kind_names(const char **names, int most);
 tt_shape graph_shape(const graph *g, int input); /* of a layer's output, or the model's input */
+bool graph_has_features(const graph *g);
+/* The layer before `l` that this names, as from: does; -2: there is none. */
+int graph_find(graph *g, const layer *l, const char *name);
 int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_shape shape,
                 param_init init, float momentum);
 bool is_preset(const char *name);
 /* YAML text of the layers a preset stands for. */
 tt_err preset_expand(const char *name, tt_node *args, tt_shape input, tt_str *out);
+tt_err expand_dlrm(tt_node *args, tt_shape input, tt_str *out);
+tt_err expand_wide_deep(tt_node *args, tt_shape input, tt_str *out);
+tt_err expand_deepfm(tt_node *args, tt_shape input, tt_str *out);
 
 /* Arguments, as compile.c reads them back. */
 typedef struct dense_args {
@@ -96,7 +106,36 @@ typedef struct dense_args {
     int64_t out;
     bool bias;
     int init;
+    double std;
+    const char *tied;
 } dense_args;
+typedef struct embedding_args {
+    common_args c;
+    int64_t rows, dim, first, count;
+    double std;
+} embedding_args;
+typedef struct embeddings_args {
+    common_args c;
+    tt_ints rows;
+    int64_t dim, tables, first;
+    double std;
+    int64_t *base; /* (tables): the row at which each begins */
+} embeddings_args;
+typedef struct bag_args {
+    common_args c;
+    int64_t rows, dim, first, count;
+    int mode; /* sum, mean */
+    double std;
+} bag_args;
+typedef struct positions_args {
+    common_args c;
+    double std;
+} positions_args;
+typedef struct attention_args {
+    common_args c;
+    int64_t heads;
+    bool causal;
+} attention_args;
 typedef struct conv_args {
     common_args c;
     int64_t out, kernel[2], stride[2], dilation[2], groups;
@@ -122,6 +161,10 @@ typedef struct dropout_args {
     common_args c;
     double p;
 } dropout_args;
+typedef struct gelu_args {
+    common_args c;
+    bool tanh;
+} gelu_args;
 typedef struct axis_args {
     common_args c;
     int64_t axis;
@@ -129,9 +172,25 @@ typedef struct axis_args {
 
 extern const layer_kind kind_dense, kind_conv, kind_maxpool, kind_avgpool, kind_global_avgpool,
     kind_flatten, kind_batchnorm, kind_layernorm, kind_dropout, kind_add, kind_mul, kind_concat,
-    kind_relu, kind_gelu, kind_tanh, kind_sigmoid, kind_softmax, kind_log_softmax;
+    kind_relu, kind_gelu, kind_embedding, kind_positions, kind_attention, kind_tanh, kind_sigmoid,
+    kind_softmax, kind_log_softmax, kind_embeddings, kind_embedding_bag, kind_interaction, kind_fm,
+    kind_sum;
 
-/* A shape as (c, h * w): images keep their channels, all else is a vector of features. */
+/* What each kind of layer may begin with. */
+/* clang-format off */
+#define COMMON                                                                                     \
+    {"name", TT_STRING, offsetof(common_args, name), "-", 0, 0, NULL,                              \
+     "its name; by default kind and number"},                                                      \
+    {"from", TT_STRINGS, offsetof(common_args, from), "-", 0, 0, NULL,                             \
+     "its inputs; by default the layer before"},                                                   \
+    {"freeze", TT_BOOL, offsetof(common_args, freeze), "-", 0, 0, NULL,                            \
+     "true: its parameters are not trained"}
+#define KIND(id, text, keys, args, least, most, fn)                                                \
+    const layer_kind kind_##id = {text, keys, TT_COUNT(keys), sizeof(args), least, most, fn, NULL}
+/* clang-format on */
+
+/* A shape as (c, h * w): images keep their channels, all else is a vector of features. A sequence
+ * is (positions, features), and lies so. */
 static inline int64_t shape_c(tt_shape s)
 {
     return s.rank == 3 ? s.dim[0] : tt_shape_count(s);

@@ -92,6 +92,13 @@ double tt_model_train_flops(const tt_model *m)
     return m->train_flops;
 }
 
+bool tt_model_looks_ahead(const tt_model *m)
+{
+    for (int i = 0; i < m->call_count; i++)
+        if (m->calls[i].kind == CALL_ATTEND && !m->calls[i].attend.causal) return true;
+    return false;
+}
+
 double tt_model_flops(const tt_model *m)
 {
     double sum = 0;
@@ -108,12 +115,23 @@ int tt_model_sum_most(const tt_model *m)
     return most;
 }
 
+tt_row tt_model_row(const tt_model *m)
+{
+    tt_row r = {.features = tt_shape_count(m->g.input),
+                .ids = m->g.ids,
+                .targets = tt_model_wants(m).targets};
+
+    for (int i = 0; i < m->g.loss_count; i++)
+        if (m->g.losses[i].target == BY_LABEL) r.labels = m->g.losses[i].rows;
+    return r;
+}
+
 tt_wants tt_model_wants(const tt_model *m)
 {
-    tt_wants w = {0};
+    tt_wants w = {.id_rows = m->g.id_rows};
     for (int i = 0; i < m->g.loss_count; i++) {
         const loss *l = &m->g.losses[i];
-        int d = (int)tt_shape_count(m->g.layers[l->input].out);
+        int d = (int)l->d;
         if (l->target == BY_LABEL) {
             int classes = l->kind == TT_LOSS_BCE ? 2 : d;
             if (!w.classes || classes < w.classes) w.classes = classes;
@@ -129,7 +147,7 @@ int tt_model_scores(const tt_model *m)
 
     if (!l || l->input != m->g.layer_count - 1) return 0;
     if (l->kind == TT_LOSS_BCE) return 1; /* of a label: it has one output */
-    return tt_shape_count(m->g.layers[l->input].out) == 2 ? 2 : 0;
+    return l->d == 2 && l->rows == 1 ? 2 : 0;
 }
 
 tt_layer_info tt_model_layer(const tt_model *m, int i)
@@ -142,9 +160,9 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
                           .out = l->out,
                           .flops = l->flops,
                           .frozen = l->frozen};
-    bool chain = l->input_count == 1 && l->input[0] == i - 1;
+    bool chain = !l->input_count || (l->input_count == 1 && l->input[0] == i - 1);
 
-    for (int k = 0; k < l->param_count; k++)
+    for (int k = l->shared; k < l->param_count; k++)
         if (m->g.params[l->param[k]].role != TT_STAT) info.params += m->g.params[l->param[k]].n;
     for (int k = 0; k < l->input_count && !chain; k++) {
         const char *name = l->input[k] < 0 ? "input" : m->g.layers[l->input[k]].name;
@@ -155,9 +173,10 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
 
 void tt_model_show_calls(const tt_model *m, tt_str *out)
 {
-    static const char *const kinds[] = {"conv",    "maxpool", "avgpool", "norm", "layernorm",
-                                        "softmax", "unary",   "add",     "mul",  "concat",
-                                        "dropout", "reorder", "custom",  "loss"};
+    static const char *const kinds[] = {"conv",    "maxpool",  "avgpool", "norm",  "layernorm",
+                                        "softmax", "unary",    "add",     "mul",   "concat",
+                                        "dropout", "reorder",  "custom",  "embed", "positions",
+                                        "attend",  "interact", "fm",      "sum",   "loss"};
     static const char *const layouts[] = {"plain", "nhwc", "lanes"};
 
     for (int i = 0; i < m->call_count; i++) {

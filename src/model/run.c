@@ -73,7 +73,7 @@ static int64_t volume(const tt_run *r, int t)
 
 static tt_conv_args conv_of(const tt_run *r, const call *c, bool back)
 {
-    tt_conv_args a = {.n = r->in.n,
+    tt_conv_args a = {.n = r->in.n * (int)c->rows,
                       .x = act(r, c->in[0]),
                       .w = weights(r, c, 0),
                       .b = weights(r, c, 1),
@@ -189,6 +189,97 @@ static tt_drop_args drop_of(const tt_run *r, const call *c, bool back)
                           .add = back && c->in_add[0]};
 }
 
+/* ---- Sequences ---- */
+
+static tt_embed_args embed_of(const tt_run *r, const call *c, bool back)
+{
+    tt_embed_args a = c->embed;
+
+    a.n = r->in.n;
+    a.id = r->in.ids + c->first;
+    a.w = weights(r, c, 0);
+    a.y = act(r, c->out);
+    a.dy = back ? grad(r, c->out) : NULL;
+    a.dw = back ? weights_grad(r, c, 0) : NULL;
+    return a;
+}
+
+static void embed_back(const tt_run *r, const call *c)
+{
+    tt_embed_args a = embed_of(r, c, true);
+
+    if (!r->add && !c->late) memset(a.dw, 0, (size_t)r->m->g.params[c->param[0]].n * sizeof *a.dw);
+    (c->bag ? r->m->k->bag_backward : r->m->k->embed_backward)(&a);
+}
+
+static void positions(const tt_run *r, const call *c)
+{
+    int64_t n = r->m->tensors[c->out].count;
+
+    for (int i = 0; i < r->in.n; i++)
+        r->m->k->add(n, act(r, c->in[0]) + i * n, weights(r, c, 0), act(r, c->out) + i * n);
+}
+
+static void positions_back(const tt_run *r, const call *c)
+{
+    int64_t n = r->m->tensors[c->out].count, all = volume(r, c->out);
+    float *dw = c->train_params ? weights_grad(r, c, 0) : NULL, *dy = grad(r, c->out);
+
+    if (dw && !r->add) memcpy(dw, dy, (size_t)n * sizeof *dw);
+    for (int i = !r->add; i < r->in.n && dw; i++) r->m->k->add(n, dw, dy + i * n, dw);
+    if (!c->in_grad[0] || c->in_alias[0]) return;
+    if (c->in_add[0])
+        r->m->k->add(all, grad(r, c->in[0]), dy, grad(r, c->in[0]));
+    else
+        memcpy(grad(r, c->in[0]), dy, (size_t)all * sizeof *dy);
+}
+
+static tt_attend_args attend_of(const tt_run *r, const call *c, bool back)
+{
+    tt_attend_args a = c->attend;
+
+    a.n = r->in.n;
+    a.x = act(r, c->in[0]);
+    a.y = act(r, c->out);
+    a.lse = at_buffer(r, c->saved);
+    a.scratch = at_buffer(r, back ? c->scratch_back : c->scratch);
+    if (!back) return a;
+    a.dy = grad(r, c->out);
+    a.dx = grad(r, c->in[0]);
+    a.dx_add = c->in_add[0];
+    return a;
+}
+
+/* ---- Vectors of a sample, together ---- */
+
+static tt_fold_args fold_of(const tt_run *r, const call *c, bool back)
+{
+    return (tt_fold_args){.n = r->in.n,
+                          .k = c->lead,
+                          .dim = c->d,
+                          .x = act(r, c->in[0]),
+                          .y = act(r, c->out),
+                          .dy = back ? grad(r, c->out) : NULL,
+                          .dx = back ? grad(r, c->in[0]) : NULL,
+                          .dx_add = c->in_add[0]};
+}
+
+static tt_interact_args interact_of(const tt_run *r, const call *c, bool back)
+{
+    tt_interact_args a = c->interact;
+
+    a.n = r->in.n;
+    a.y = act(r, c->out);
+    a.dy = back ? grad(r, c->out) : NULL;
+    a.scratch = at_buffer(r, back ? c->scratch_back : c->scratch);
+    for (int i = 0; i < a.parts; i++) {
+        a.x[i] = act(r, c->in[i]);
+        a.dx[i] = back ? grad_if(r, c, i) : NULL;
+        a.dx_add[i] = c->in_add[i];
+    }
+    return a;
+}
+
 /* ---- Batch norm: the one that needs other grains ---- */
 
 static void norm_statistics(const tt_run *r, const call *c, const tt_norm_args *a)
@@ -281,8 +372,9 @@ static void judge(tt_run *r, const call *c)
     tt_result *out = &r->result;
     bool back = r->pass == TT_PASS_TRAIN && c->in_grad[0], alone = r->m->g.loss_count == 1;
     float *dx = !back ? NULL : c->in_add[0] ? at_buffer(r, c->scratch) : grad(r, c->in[0]);
+    int n = r->in.n * (int)c->rows;
     tt_loss_args a = {.kind = l->kind,
-                      .n = r->in.n,
+                      .n = n,
                       .d = c->d,
                       .x = act(r, c->in[0]),
                       .dx = dx,
@@ -294,15 +386,15 @@ static void judge(tt_run *r, const call *c)
                       .smoothing = l->smoothing};
 
     r->m->k->loss(&a);
-    if (back && l->scale != 1) r->m->k->scale((int64_t)r->in.n * c->d, (float)l->scale, dx);
+    if (back && l->scale != 1) r->m->k->scale((int64_t)n * c->d, (float)l->scale, dx);
     if (back && c->in_add[0])
-        r->m->k->add((int64_t)r->in.n * c->d, grad(r, c->in[0]), dx, grad(r, c->in[0]));
+        r->m->k->add((int64_t)n * c->d, grad(r, c->in[0]), dx, grad(r, c->in[0]));
     out->part[c->loss] = a.loss;
     out->part_weight[c->loss] = a.weight;
     out->loss += l->scale * a.loss;
     /* One loss is averaged over the rows that count; several are averaged over all rows, because
      * the parts of one gradient cannot be divided by different numbers afterwards. */
-    out->weight = alone ? a.weight : r->in.n;
+    out->weight = alone ? a.weight : n;
     if (c->loss == r->m->g.judged) {
         out->correct = a.correct;
         out->top5 = a.top5;
@@ -417,6 +509,30 @@ static bool forward(tt_run *r, const call *c, int phase)
     case CALL_CUSTOM:
         custom(r, c, false);
         break;
+    case CALL_EMBED: {
+        tt_embed_args a = embed_of(r, c, false);
+        (c->bag ? k->bag_forward : k->embed_forward)(&a);
+        break;
+    }
+    case CALL_POSITIONS:
+        positions(r, c);
+        break;
+    case CALL_ATTEND: {
+        tt_attend_args a = attend_of(r, c, false);
+        k->attend_forward(&a);
+        break;
+    }
+    case CALL_INTERACT: {
+        tt_interact_args a = interact_of(r, c, false);
+        k->interact_forward(&a);
+        break;
+    }
+    case CALL_FM:
+    case CALL_SUM: {
+        tt_fold_args a = fold_of(r, c, false);
+        (c->kind == CALL_FM ? k->fm_forward : k->sum_forward)(&a);
+        break;
+    }
     case CALL_LOSS:
         if (r->pass != TT_PASS_PREDICT) judge(r, c);
         break;
@@ -486,6 +602,28 @@ static bool backward(tt_run *r, const call *c, int phase)
     case CALL_CUSTOM:
         custom(r, c, true);
         break;
+    case CALL_EMBED:
+        embed_back(r, c);
+        break;
+    case CALL_POSITIONS:
+        positions_back(r, c);
+        break;
+    case CALL_ATTEND: {
+        tt_attend_args a = attend_of(r, c, true);
+        k->attend_backward(&a);
+        break;
+    }
+    case CALL_INTERACT: {
+        tt_interact_args a = interact_of(r, c, true);
+        k->interact_backward(&a);
+        break;
+    }
+    case CALL_FM:
+    case CALL_SUM: {
+        tt_fold_args a = fold_of(r, c, true);
+        (c->kind == CALL_FM ? k->fm_backward : k->sum_backward)(&a);
+        break;
+    }
     case CALL_LOSS:
         break;
     }
@@ -507,16 +645,22 @@ void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *g, bool ad
         const call *c = &r->m->calls[i];
         if (!c->train_params || c->backward) continue;
         /* No loss hears of it, so nobody will write its gradient. */
-        for (int k = 0; k < c->param_count; k++) {
+        for (int k = c->own; k < c->param_count; k++) {
             const tt_param *p = &r->m->g.params[c->param[k]];
             if (p->role != TT_STAT) memset(g + p->at, 0, (size_t)p->n * sizeof *g);
         }
     }
 }
 
+/* Has it parameters of its own, whose gradient is final after it? */
+static bool yields(const call *c)
+{
+    return c->train_params && c->param_count > c->own;
+}
+
 static tt_span span_of(const tt_model *m, const call *c)
 {
-    const tt_param *first = &m->g.params[c->param[0]],
+    const tt_param *first = &m->g.params[c->param[c->own]],
                    *last = &m->g.params[c->param[c->param_count - 1]];
     return (tt_span){first->at, last->at + last->n - first->at};
 }
@@ -526,7 +670,7 @@ int tt_model_grads(const tt_model *m, tt_span *out, int most)
     int n = 0;
 
     for (int i = m->call_count - 1; i >= 0; i--)
-        if (m->calls[i].backward && m->calls[i].train_params) {
+        if (m->calls[i].backward && yields(&m->calls[i])) {
             if (n < most) out[n] = span_of(m, &m->calls[i]);
             n++;
         }
@@ -599,7 +743,7 @@ bool tt_run_probe(tt_run *r, const tt_batch *in, float *g, uint64_t seed, tt_fau
     *out = (tt_fault){0};
     tt_run_begin(r, TT_PASS_TRAIN, in, g, false, seed);
     r->fault = out;
-    if (note_samples(r, 0, in->x)) out->layer = "input";
+    if (in->x && note_samples(r, 0, in->x)) out->layer = "input";
     do tt_run_advance(r, &y);
     while (y.kind != TT_PASS_DONE);
     r->fault = NULL;
@@ -632,7 +776,7 @@ void tt_run_advance(tt_run *r, tt_yield *out)
         r->phase = 0;
         r->time++;
         if (r->fault) look_at_call(r, c, back);
-        if (back && c->train_params) {
+        if (back && yields(c)) {
             *out = (tt_yield){.kind = TT_GRAD_READY, .grad = span_of(m, c)};
             return;
         }
@@ -690,7 +834,8 @@ static int64_t size_of(const tt_model *m, const buffer *b, int n)
 {
     int64_t bytes = b->per_sample * rounded(m, n) + b->fixed;
     if (b->conv_scratch)
-        bytes = (int64_t)m->k->conv_scratch(&m->calls[b->conv_scratch - 1].conv, n);
+        bytes = (int64_t)m->k->conv_scratch(&m->calls[b->conv_scratch - 1].conv,
+                                            n * (int)m->calls[b->conv_scratch - 1].rows);
     return (bytes + 63) / 64 * 64;
 }
 

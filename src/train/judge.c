@@ -85,7 +85,6 @@ static tt_err ask_hosts(judge *j, int64_t own)
 tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, bool local,
                   int64_t val_count)
 {
-    tt_wants wants = tt_model_wants(m);
     tt_err err;
 
     *j = (judge){.crew = crew,
@@ -93,9 +92,7 @@ tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, b
                  .model = m,
                  .size = tt_crew_size(crew),
                  .grain = tt_crew_most(crew),
-                 .features = tt_shape_count(tt_model_input(m)),
-                 .targets = wants.targets,
-                 .labels = wants.classes > 0,
+                 .row = tt_model_row(m),
                  .columns = tt_model_scores(m)};
     int64_t ranks = world ? world->size : 1;
     j->part_count = (val_count + j->grain - 1) / j->grain;
@@ -110,15 +107,14 @@ tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, b
         return tt_fail(TT_ENOMEM, "no memory for the results of %lld samples",
                        (long long)val_count);
     for (int i = 0; i < j->size; i++)
-        if ((err = tt_batch_open(j->grain, j->features, j->labels, j->targets, &j->desks[i].batch)))
-            return err;
+        if ((err = tt_batch_open(j->grain, &j->row, &j->desks[i].batch))) return err;
     return j->columns ? open_sheets(j, room) : TT_OK;
 }
 
 void judge_close(judge *j)
 {
     for (int i = 0; j->desks && i < j->size; i++) {
-        tt_batch_close(&j->desks[i].batch, j->grain, j->features, j->targets);
+        tt_batch_close(&j->desks[i].batch, j->grain, &j->row);
         free(j->desks[i].out);
     }
     free(j->desks);
@@ -128,24 +124,6 @@ void judge_close(judge *j)
     free(j->keys);
     free(j->host_parts);
     *j = (judge){0};
-}
-
-tt_metrics metrics_of(const tt_model *m, const tt_result *r)
-{
-    tt_metrics out = {.loss = r->weight > 0 ? r->loss / r->weight : NAN,
-                      .accuracy = NAN,
-                      .top5 = NAN,
-                      .auc = NAN,
-                      .samples = (int64_t)r->samples};
-    tt_wants wants = tt_model_wants(m);
-
-    if (wants.classes && r->rows) out.accuracy = (double)r->correct / (double)r->rows;
-    if (wants.classes > 5 && r->rows) out.top5 = (double)r->top5 / (double)r->rows;
-    for (int i = 0; i < TT_LOSSES; i++)
-        out.part[i] = i < tt_model_loss_count(m) && r->part_weight[i] > 0
-                          ? r->part[i] / r->part_weight[i]
-                          : NAN;
-    return out;
 }
 
 typedef struct hearing {
@@ -162,8 +140,19 @@ static uint32_t *sheet_of(const judge *j, const hearing *h, int64_t rank, int64_
     return j->sheets + (size_t)(rank * h->each + i) * sheet_size(j);
 }
 
+/* What a row of either class adds: `score` is how much likelier class 1 is, as a logarithm. */
+static void note_odds(tt_result *r, double score, bool yes)
+{
+    double wrong = yes ? -score : score, small = exp(-fabs(score));
+
+    r->scored++;
+    r->yes += yes;
+    r->logloss += fmax(wrong, 0) + log1p(small);
+    r->expected += score < 0 ? small / (1 + small) : 1 / (1 + small);
+}
+
 /* Fills the sheet of a part that was just run. Rows without a label are not on it. */
-static tt_err note_scores(const judge *j, int me, uint32_t *sheet)
+static tt_err note_scores(const judge *j, int me, tt_result *r, uint32_t *sheet)
 {
     const desk *w = &j->desks[me];
     uint32_t *keys = sheet + 2, no = 0, yes = 0;
@@ -175,6 +164,7 @@ static tt_err note_scores(const judge *j, int me, uint32_t *sheet)
     for (int i = 0; i < w->batch.n; i++) {
         const float *x = w->out + i * columns;
         float score = columns == 2 ? x[1] - x[0] : x[0];
+        if (w->batch.label[i] >= 0) note_odds(r, score, w->batch.label[i] > 0);
         if (w->batch.label[i] > 0)
             keys[j->grain - 1 - (int)yes++] = auc_key(score);
         else if (!w->batch.label[i])
@@ -215,7 +205,8 @@ static void eval_member(void *arg, int me)
         int n = tt_order_size(&h->order, g - h->base);
         if (!(w->err = tt_data_fill(h->d, h->split, &h->order, g - h->base, 0, n, &w->batch))) {
             j->parts[g] = *tt_crew_pass(j->crew, me, TT_PASS_EVAL, &w->batch);
-            if (j->columns) w->err = note_scores(j, me, sheet_of(j, h, h->rank, g - h->first));
+            if (j->columns)
+                w->err = note_scores(j, me, &j->parts[g], sheet_of(j, h, h->rank, g - h->first));
         }
         if (w->err) {
             snprintf(w->message, sizeof w->message, "%s", tt_message());
@@ -273,7 +264,7 @@ tt_err judge_eval(judge *j, const tt_data *d, tt_split split, uint64_t seed, tt_
     }
     if (err) return err;
     for (int64_t g = 0; g < parts; g++) tt_result_add(&sum, &j->parts[g]);
-    *out = metrics_of(j->model, &sum);
+    *out = metrics_of(j->model, d, &sum);
     if (j->columns) out->auc = auc_over(j, &h, ranks);
     return TT_OK;
 }

@@ -80,8 +80,7 @@ typedef struct judge {
     tt_world *world; /* borrowed; NULL: this process alone */
     const tt_model *model;
     int size, grain; /* threads; samples of a part */
-    int64_t features, targets;
-    bool labels;
+    tt_row row;
     desk *desks;
     tt_result *parts, *gathered;
     int64_t part_count, parts_now; /* at most, and of the split that is judged */
@@ -98,7 +97,12 @@ tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, b
                   int64_t val_count);
 tt_err judge_eval(judge *j, const tt_data *d, tt_split split, uint64_t seed, tt_metrics *out);
 void judge_close(judge *j); /* accepts a zeroed one */
-tt_metrics metrics_of(const tt_model *m, const tt_result *r);
+
+/* ---- metrics.c ---- */
+
+/* `d` (may be NULL) says how long a token is. */
+tt_metrics metrics_of(const tt_model *m, const tt_data *d, const tt_result *r);
+bool metric_applies(const tt_model *m, int k); /* of tt_metric_table */
 
 /* Where an entry of a checkpoint comes from: vector_of in save.c, and how far into it. */
 typedef struct entry_from {

@@ -13,6 +13,11 @@ static double normal_density(double x)
     return exp(-0.5 * x * x) * M_SQRT1_2 / sqrt(M_PI);
 }
 
+static double gelu_u(double x)
+{
+    return sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+}
+
 static double unary(tt_unary f, double x)
 {
     switch (f) {
@@ -20,6 +25,8 @@ static double unary(tt_unary f, double x)
         return x < 0 ? 0 : x; /* not a number stays so */
     case TT_GELU:
         return x * normal_cdf(x);
+    case TT_GELU_TANH:
+        return 0.5 * x * (1 + tanh(gelu_u(x)));
     case TT_TANH:
         return tanh(x);
     case TT_SIGMOID:
@@ -35,6 +42,10 @@ static double unary_slope(tt_unary f, double x, double y)
         return y <= 0 ? 0 : 1;
     case TT_GELU:
         return normal_cdf(x) + x * normal_density(x);
+    case TT_GELU_TANH: {
+        double t = tanh(gelu_u(x)), du = sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+        return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du;
+    }
     case TT_TANH:
         return 1 - y * y;
     case TT_SIGMOID:

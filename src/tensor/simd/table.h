@@ -26,6 +26,21 @@ void TT_SIMD(layernorm_backward)(const tt_rows_args *a);
 void TT_SIMD(softmax_forward)(const tt_rows_args *a, bool log);
 void TT_SIMD(softmax_backward)(const tt_rows_args *a, bool log);
 
+void TT_SIMD(embed_forward)(const tt_embed_args *a);
+void TT_SIMD(embed_backward)(const tt_embed_args *a);
+void TT_SIMD(bag_forward)(const tt_embed_args *a);
+void TT_SIMD(bag_backward)(const tt_embed_args *a);
+void TT_SIMD(sum_forward)(const tt_fold_args *a);
+void TT_SIMD(sum_backward)(const tt_fold_args *a);
+void TT_SIMD(fm_forward)(const tt_fold_args *a);
+void TT_SIMD(fm_backward)(const tt_fold_args *a);
+size_t TT_SIMD(interact_scratch)(const tt_interact_args *a);
+void TT_SIMD(interact_forward)(const tt_interact_args *a);
+void TT_SIMD(interact_backward)(const tt_interact_args *a);
+size_t TT_SIMD(attend_scratch)(const tt_attend_args *a);
+void TT_SIMD(attend_forward)(const tt_attend_args *a);
+void TT_SIMD(attend_backward)(const tt_attend_args *a);
+
 void TT_SIMD(unary_forward)(tt_unary f, int64_t n, const float *x, float *y);
 void TT_SIMD(unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
                              float *dx, bool add);
