@@ -128,6 +128,29 @@ static const tt_case tt_cases[] = {
      "- dense: {name: b, out: 16}\n- relu: {name: r}\n- embeddings: {name: e, rows: 1000, dim: "
      "16}\n- interaction: {from: [r, e]}",
      17, 2048},
+    {"lstm", "[5, 6]", "- dense: {out: 7}\n- lstm: {hidden: 5}", 3},
+    {"lstm, last", "[6, 4]",
+     "- dense: {out: 5}\n- lstm: {hidden: 9, last: true}\n- dense: {out: 3}", 18},
+    {"lstm of more than a panel", "[4, 20]", "- lstm: {hidden: 37}\n- dense: {out: 5}", 9},
+    {"lstm of one position", "[1, 6]", "- lstm: {hidden: 20}", 3},
+    {"lstm of one", "[3, 1]", "- lstm: {hidden: 1}", 1},
+    {"lstm of tokens", "{ids: 5}",
+     "- embedding: {rows: 6, dim: 8}\n- lstm: {hidden: 16}\n- dense: {out: 6}", 4},
+    {"two lstms", "[5, 8]", "- lstm: {hidden: 6}\n- lstm: {hidden: 7}", 8},
+    {"lstm beside its input", "[5, 8]",
+     "- dense: {name: a, out: 6}\n- lstm: {name: l, hidden: 6}\n- add: {from: [l, a]}", 5},
+    {"frozen lstm between others", "[4, 9]",
+     "- dense: {out: 8}\n- lstm: {hidden: 7, freeze: true}\n- dense: {out: 3}", 8},
+    {"gru", "[5, 6]", "- dense: {out: 7}\n- gru: {hidden: 5}", 3},
+    {"gru, last", "[6, 4]", "- dense: {out: 5}\n- gru: {hidden: 9, last: true}\n- dense: {out: 3}",
+     18},
+    {"gru of more than a panel", "[4, 20]", "- gru: {hidden: 37}\n- dense: {out: 5}", 9},
+    {"gru of one position", "[1, 6]", "- gru: {hidden: 20}", 3},
+    {"gru, last of two", "[5, 8]", "- gru: {hidden: 16}\n- gru: {hidden: 7, last: true}", 8},
+    {"gru beside its input", "[5, 8]",
+     "- dense: {name: a, out: 6}\n- gru: {name: l, hidden: 6}\n- add: {from: [l, a]}", 5},
+    {"frozen gru between others", "[4, 9]",
+     "- dense: {out: 8}\n- gru: {hidden: 7, freeze: true}\n- dense: {out: 3}", 8},
     {"add", "[3, 6, 6]",
      "- conv: {name: a, out: 4, kernel: 3}\n- conv: {name: b, out: 4, kernel: 3, from: input}\n- "
      "add: {from: [a, b]}",
@@ -207,6 +230,10 @@ static const tt_case tt_cases[] = {
      "- conv: {out: 512, kernel: 1, stride: 2, bias: false}", 0, 8},
     {"ResNet-50, 3x3 strided", "[128, 56, 56]",
      "- conv: {out: 128, kernel: 3, stride: 2, padding: 1, bias: false}", 0, 8},
+    /* and in language models of letters and of words */
+    {"LSTM of letters", "[16, 64]", "- lstm: {hidden: 256}", 0, 64},
+    {"LSTM of words", "[35, 512]", "- lstm: {hidden: 512}", 0, 20},
+    {"GRU of words", "[35, 512]", "- gru: {hidden: 512}", 0, 20},
 };
 
 #endif

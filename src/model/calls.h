@@ -28,6 +28,7 @@ typedef enum call_kind {
     CALL_INTERACT,
     CALL_FM,
     CALL_SUM,
+    CALL_RECUR,
     CALL_LOSS
 } call_kind;
 
@@ -45,7 +46,7 @@ typedef struct buffer {
     int64_t fixed;      /* ... plus these                                   */
     int birth, death;
     int death_forward; /* where there is no way back                       */
-    int conv_scratch;  /* > 0: the bytes are those of call (this - 1)'s conv_scratch */
+    int scratch_of;    /* > 0: the bytes are what the kernel of call (this - 1) asks for */
 } buffer;
 
 typedef struct call {
@@ -78,6 +79,7 @@ typedef struct call {
     int64_t first;       /* ... and the first of the ids it takes                               */
     bool bag;
     tt_interact_args interact;
+    tt_recur_args recur;
     int64_t packed_at, packed_count;
     int saved, scratch, scratch_back; /* buffers, -1: none                             */
     int loss;

@@ -178,6 +178,13 @@ static bool pool_fuses(const layer *l)
            a->stride[1] == a->size[1];
 }
 
+static void keep_packed(builder *b, call *c, size_t count)
+{
+    c->packed_count = (int64_t)(count + 15) / 16 * 16;
+    c->packed_at = b->m->packed_count;
+    b->m->packed_count += c->packed_count;
+}
+
 static void add_conv(builder *b, int at)
 {
     const layer *l = &b->g->layers[at];
@@ -203,15 +210,11 @@ static void add_conv(builder *b, int at)
         c->conv.relu = true;
         b->done[relu] = true;
     }
-    if (b->m->k->lanes) {
-        c->packed_count = (int64_t)(b->m->k->conv_packed(&c->conv) + 15) / 16 * 16;
-        c->packed_at = b->m->packed_count;
-        b->m->packed_count += c->packed_count;
-    }
+    if (b->m->k->lanes) keep_packed(b, c, b->m->k->conv_packed(&c->conv));
     if (c->conv.pool) c->saved = new_buffer(b, tt_shape_count(b->g->layers[pool].out), 0);
     c->scratch = new_buffer(b, 0, 0);
     c->scratch_back = new_buffer(b, 0, 0);
-    b->m->buffers[c->scratch].conv_scratch = b->m->buffers[c->scratch_back].conv_scratch =
+    b->m->buffers[c->scratch].scratch_of = b->m->buffers[c->scratch_back].scratch_of =
         b->m->call_count;
     gives(b, c, last);
 }
@@ -463,6 +466,26 @@ static void add_fold(builder *b, int at)
     gives(b, c, at);
 }
 
+static void add_recurrent(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    const recurrent_args *a = l->args;
+    call *c = call_on(b, CALL_RECUR, at, TT_PLAIN);
+
+    c->recur = (tt_recur_args){.kind = l->kind == &kind_lstm ? TT_LSTM : TT_GRU,
+                               .t = (int)l->in.dim[0],
+                               .d = (int)l->in.dim[1],
+                               .h = (int)a->hidden,
+                               .last = a->last};
+    keep_packed(b, c, b->m->k->recur_packed(&c->recur));
+    c->saved = new_buffer(b, tt_recur_saved(&c->recur) * 4, 0);
+    c->scratch = new_buffer(b, 0, 0);
+    c->scratch_back = new_buffer(b, 0, 0);
+    b->m->buffers[c->scratch].scratch_of = b->m->buffers[c->scratch_back].scratch_of =
+        b->m->call_count;
+    gives(b, c, at);
+}
+
 static void add_flatten(builder *b, int at)
 {
     const layer *l = &b->g->layers[at];
@@ -569,6 +592,7 @@ static bool needs_input_back(const call *c)
 {
     switch (c->kind) {
     case CALL_CONV:
+    case CALL_RECUR:
         return c->train_params;
     case CALL_NORM:
     case CALL_LAYERNORM:
@@ -592,6 +616,8 @@ static bool needs_output_back(const call *c)
         return c->conv.relu && !c->conv.pool;
     case CALL_NORM:
         return c->relu;
+    case CALL_RECUR:
+        return !c->recur.last;
     case CALL_SOFTMAX:
     case CALL_CUSTOM:
     case CALL_ATTEND:
@@ -640,6 +666,12 @@ static void plan_lives(tt_model *m)
     if (m->keep >= 0) last_to_end(m, m->layer_tensor[m->keep]);
 }
 
+/* Of a recurrent layer's forward products, what the way back to states and inputs takes. */
+static double back_share(const call *c)
+{
+    return c->in_grad[0] ? 1 : (double)c->recur.h / (c->recur.h + c->recur.d);
+}
+
 void compile(tt_model *m)
 {
     graph *g = &m->g;
@@ -686,6 +718,8 @@ void compile(tt_model *m)
             add_positions(&b, i);
         else if (k == &kind_attention)
             add_attention(&b, i);
+        else if (k == &kind_lstm || k == &kind_gru)
+            add_recurrent(&b, i);
         else if (k == &kind_flatten)
             add_flatten(&b, i);
         else if (k == &kind_add)
@@ -705,5 +739,6 @@ void compile(tt_model *m)
         if (c->kind == CALL_CONV) m->train_flops += f * (1 + c->train_params + c->in_grad[0]);
         if (c->kind == CALL_ATTEND) m->train_flops += f * (1 + 2 * c->in_grad[0]);
         if (c->kind == CALL_INTERACT) m->train_flops += f * (1 + 2 * c->backward);
+        if (c->kind == CALL_RECUR) m->train_flops += f * (1 + c->train_params + back_share(c));
     }
 }

@@ -1,7 +1,7 @@
 /* graph: the private face of model/: layers as a job describes them, before they are compiled.
  *
- * graph.c reads the job (names, from, repeat, presets), layers.c knows each kind of layer,
- * compile.c turns the graph into calls, run.c makes the calls. */
+ * graph.c reads the job (names, from, repeat, presets), layers.c, sequence.c and recurrent.c know
+ * each kind of layer, compile.c turns the graph into calls, run.c makes the calls. */
 #ifndef TT_GRAPH_H
 #define TT_GRAPH_H
 
@@ -91,6 +91,7 @@ tt_shape graph_shape(const graph *g, int input); /* of a layer's output, or the 
 bool graph_has_features(const graph *g);
 /* The layer before `l` that this names, as from: does; -2: there is none. */
 int graph_find(graph *g, const layer *l, const char *name);
+tt_err need_sequence(const layer *l); /* or a sentence that says what it takes */
 int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_shape shape,
                 param_init init, float momentum);
 bool is_preset(const char *name);
@@ -136,6 +137,11 @@ typedef struct attention_args {
     int64_t heads;
     bool causal;
 } attention_args;
+typedef struct recurrent_args {
+    common_args c;
+    int64_t hidden;
+    bool last;
+} recurrent_args;
 typedef struct conv_args {
     common_args c;
     int64_t out, kernel[2], stride[2], dilation[2], groups;
@@ -172,9 +178,9 @@ typedef struct axis_args {
 
 extern const layer_kind kind_dense, kind_conv, kind_maxpool, kind_avgpool, kind_global_avgpool,
     kind_flatten, kind_batchnorm, kind_layernorm, kind_dropout, kind_add, kind_mul, kind_concat,
-    kind_relu, kind_gelu, kind_embedding, kind_positions, kind_attention, kind_tanh, kind_sigmoid,
-    kind_softmax, kind_log_softmax, kind_embeddings, kind_embedding_bag, kind_interaction, kind_fm,
-    kind_sum;
+    kind_relu, kind_gelu, kind_embedding, kind_positions, kind_attention, kind_lstm, kind_gru,
+    kind_tanh, kind_sigmoid, kind_softmax, kind_log_softmax, kind_embeddings, kind_embedding_bag,
+    kind_interaction, kind_fm, kind_sum;
 
 /* What each kind of layer may begin with. */
 /* clang-format off */

@@ -404,7 +404,7 @@ static const layer_kind *const kinds[] = {
     &kind_mul,       &kind_concat,     &kind_relu,          &kind_gelu,        &kind_tanh,
     &kind_sigmoid,   &kind_softmax,    &kind_log_softmax,   &kind_embedding,   &kind_positions,
     &kind_attention, &kind_embeddings, &kind_embedding_bag, &kind_interaction, &kind_fm,
-    &kind_sum,
+    &kind_sum,       &kind_lstm,       &kind_gru,
 };
 
 /* ---- kinds that a program added ---- */

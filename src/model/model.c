@@ -173,10 +173,10 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
 
 void tt_model_show_calls(const tt_model *m, tt_str *out)
 {
-    static const char *const kinds[] = {"conv",    "maxpool",  "avgpool", "norm",  "layernorm",
-                                        "softmax", "unary",    "add",     "mul",   "concat",
-                                        "dropout", "reorder",  "custom",  "embed", "positions",
-                                        "attend",  "interact", "fm",      "sum",   "loss"};
+    static const char *const kinds[] = {
+        "conv",      "maxpool", "avgpool",  "norm",    "layernorm", "softmax", "unary",
+        "add",       "mul",     "concat",   "dropout", "reorder",   "custom",  "embed",
+        "positions", "attend",  "interact", "fm",      "sum",       "recur",   "loss"};
     static const char *const layouts[] = {"plain", "nhwc", "lanes"};
 
     for (int i = 0; i < m->call_count; i++) {
@@ -229,10 +229,17 @@ void tt_model_refresh(tt_model *m, int part, int parts)
      */
     for (int i = 0; i < m->call_count; i++) {
         const call *c = &m->calls[i];
-        if (c->kind != CALL_CONV || !c->packed_count) continue;
+        if (!c->packed_count) continue;
         int64_t middle = c->packed_at + c->packed_count / 2;
         if (middle * parts / m->packed_count != part) continue;
-        m->k->conv_pack(&c->conv, m->params + m->g.params[c->param[0]].at,
-                        m->packed + c->packed_at);
+        const float *w = m->params + m->g.params[c->param[0]].at;
+        tt_recur_args recur = c->recur;
+        if (c->kind == CALL_CONV) {
+            m->k->conv_pack(&c->conv, w, m->packed + c->packed_at);
+        } else {
+            recur.w_ih = w;
+            recur.w_hh = m->params + m->g.params[c->param[1]].at;
+            m->k->recur_pack(&recur, m->packed + c->packed_at);
+        }
     }
 }

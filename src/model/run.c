@@ -280,6 +280,30 @@ static tt_interact_args interact_of(const tt_run *r, const call *c, bool back)
     return a;
 }
 
+static tt_recur_args recur_of(const tt_run *r, const call *c, bool back)
+{
+    tt_recur_args a = c->recur;
+
+    a.n = r->in.n;
+    a.x = act(r, c->in[0]);
+    a.w_ih = weights(r, c, 0), a.w_hh = weights(r, c, 1);
+    a.b_ih = weights(r, c, 2), a.b_hh = weights(r, c, 3);
+    a.packed = r->m->packed + c->packed_at;
+    a.y = act(r, c->out);
+    a.saved = at_buffer(r, c->saved);
+    a.scratch = at_buffer(r, back ? c->scratch_back : c->scratch);
+    if (!back) return a;
+    a.dy = grad(r, c->out);
+    a.dx = grad_if(r, c, 0);
+    a.dx_add = c->in_add[0];
+    if (c->train_params) {
+        a.dw_ih = weights_grad(r, c, 0), a.dw_hh = weights_grad(r, c, 1);
+        a.db_ih = weights_grad(r, c, 2), a.db_hh = weights_grad(r, c, 3);
+        a.dw_add = r->add;
+    }
+    return a;
+}
+
 /* ---- Batch norm: the one that needs other grains ---- */
 
 static void norm_statistics(const tt_run *r, const call *c, const tt_norm_args *a)
@@ -533,6 +557,11 @@ static bool forward(tt_run *r, const call *c, int phase)
         (c->kind == CALL_FM ? k->fm_forward : k->sum_forward)(&a);
         break;
     }
+    case CALL_RECUR: {
+        tt_recur_args a = recur_of(r, c, false);
+        k->recur_forward(&a);
+        break;
+    }
     case CALL_LOSS:
         if (r->pass != TT_PASS_PREDICT) judge(r, c);
         break;
@@ -622,6 +651,11 @@ static bool backward(tt_run *r, const call *c, int phase)
     case CALL_SUM: {
         tt_fold_args a = fold_of(r, c, true);
         (c->kind == CALL_FM ? k->fm_backward : k->sum_backward)(&a);
+        break;
+    }
+    case CALL_RECUR: {
+        tt_recur_args a = recur_of(r, c, true);
+        k->recur_backward(&a);
         break;
     }
     case CALL_LOSS:
@@ -833,9 +867,13 @@ static int64_t lay_out(placed *p, int count, placed **busy)
 static int64_t size_of(const tt_model *m, const buffer *b, int n)
 {
     int64_t bytes = b->per_sample * rounded(m, n) + b->fixed;
-    if (b->conv_scratch)
-        bytes = (int64_t)m->k->conv_scratch(&m->calls[b->conv_scratch - 1].conv,
-                                            n * (int)m->calls[b->conv_scratch - 1].rows);
+    if (b->scratch_of) {
+        const call *c = &m->calls[b->scratch_of - 1];
+        tt_recur_args recur = c->recur;
+        recur.n = n;
+        bytes = (int64_t)(c->kind == CALL_RECUR ? m->k->recur_scratch(&recur)
+                                                : m->k->conv_scratch(&c->conv, n * (int)c->rows));
+    }
     return (bytes + 63) / 64 * 64;
 }
 

@@ -43,7 +43,7 @@ static tt_err embedding_shape(graph *g, layer *l)
     return TT_OK;
 }
 
-static tt_err need_sequence(const layer *l)
+tt_err need_sequence(const layer *l)
 {
     char buf[64];
     if (l->in.rank == 2) return TT_OK;

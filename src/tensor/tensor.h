@@ -198,6 +198,38 @@ typedef struct tt_attend_args {
     void *scratch; /* attend_scratch bytes, 64-aligned */
 } tt_attend_args;
 
+/* A recurrent layer, from position to position of n sequences; h and c begin as zeros. Of its
+ * gates, LSTM i, f, g, o and GRU r, z, n, with p = w_ih x + b_ih and q = w_hh h + b_hh:
+ *   LSTM  i, f, o = sigmoid(p + q); g = tanh(p + q); c = f c + i g; h = o tanh(c)
+ *   GRU   r, z = sigmoid(p + q); n = tanh(p + r q); h = (1 - z) n + z h
+ * Weights are (gates * h, d) and (gates * h, h), as elsewhere. */
+typedef enum tt_recur_kind { TT_LSTM, TT_GRU } tt_recur_kind;
+typedef struct tt_recur_args {
+    tt_recur_kind kind;
+    int n, t, d, h; /* samples, positions; numbers of a position, of a state              */
+    bool last;      /* y and dy are those of the last position alone                      */
+    const float *x; /* (n, t, d)                                                          */
+    const float *w_ih, *w_hh, *b_ih, *b_hh;
+    const float *packed; /* what recur_pack made of w_ih and w_hh                          */
+    float *y;            /* (n, t, h), or (n, h)                                           */
+    float *saved;        /* tt_recur_saved floats of each sample, from forward to backward */
+    const float *dy;
+    float *dx; /* NULL: not wanted */
+    bool dx_add;
+    float *dw_ih, *dw_hh, *db_ih, *db_hh; /* NULL: frozen */
+    bool dw_add;
+    void *scratch; /* recur_scratch bytes, 64-aligned */
+} tt_recur_args;
+static inline int tt_recur_gates(tt_recur_kind kind)
+{
+    return kind == TT_LSTM ? 4 : 3;
+}
+/* From the sizes alone: gates; cells, or what r scales; and states, unless they are the output. */
+static inline int64_t tt_recur_saved(const tt_recur_args *a)
+{
+    return (int64_t)(tt_recur_gates(a->kind) + 1 + a->last) * a->h * a->t;
+}
+
 /* GELU_TANH: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as GPT-2 has it. */
 typedef enum tt_unary { TT_RELU, TT_GELU, TT_GELU_TANH, TT_TANH, TT_SIGMOID } tt_unary;
 
@@ -272,6 +304,11 @@ typedef struct tt_kernels {
     size_t (*attend_scratch)(const tt_attend_args *a); /* from the sizes alone */
     void (*attend_forward)(const tt_attend_args *a);
     void (*attend_backward)(const tt_attend_args *a);
+    size_t (*recur_packed)(const tt_recur_args *a); /* floats of packed weights, 0 if none; ... */
+    void (*recur_pack)(const tt_recur_args *a, float *packed); /* w_ih and w_hh alone are read  */
+    size_t (*recur_scratch)(const tt_recur_args *a); /* ... bytes: both from the sizes alone    */
+    void (*recur_forward)(const tt_recur_args *a);
+    void (*recur_backward)(const tt_recur_args *a); /* writes over what was saved */
 
     void (*unary_forward)(tt_unary f, int64_t n, const float *x, float *y);
     /* Both GELUs go by x, the others by y: the one that is not read may be NULL. dx may be dy. */

@@ -40,6 +40,11 @@ void tt_ref_interact_backward(const tt_interact_args *a);
 size_t tt_ref_attend_scratch(const tt_attend_args *a);
 void tt_ref_attend_forward(const tt_attend_args *a);
 void tt_ref_attend_backward(const tt_attend_args *a);
+size_t tt_ref_recur_packed(const tt_recur_args *a);
+void tt_ref_recur_pack(const tt_recur_args *a, float *packed);
+size_t tt_ref_recur_scratch(const tt_recur_args *a);
+void tt_ref_recur_forward(const tt_recur_args *a);
+void tt_ref_recur_backward(const tt_recur_args *a);
 
 void tt_ref_unary_forward(tt_unary f, int64_t n, const float *x, float *y);
 void tt_ref_unary_backward(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,

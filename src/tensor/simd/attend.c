@@ -1,90 +1,13 @@
 /* Attention: for each head, QUERIES rows of scores at a time, which stay in the second-level cache
  * from the products to the softmax and back to products.
  *
- * All products are of one kind: rows of A, at any stride, by B in *panels*: [columns / PANEL][rows]
- * [PANEL], so that a tile of registers reads B as it lies. What is B is packed once for a head:
- * keys and values, on the way back queries and gradients, too. */
-#include "tensor/simd/nhwc.h"
+ * All products are those of panel.h. What is in panels is packed once for a head: keys and values,
+ * on the way back queries and gradients, too. */
+#include "tensor/simd/panel.h"
 #include "tensor/simd/table.h"
 #include "tensor/simd/vmath.h"
 
 enum { QUERIES = 6 * TILE_M };
-
-/* c(i, j) = or += sum over p of a(i, p) * b(p, j), for a tile of rows and one panel's vectors. */
-typedef struct product {
-    int64_t k;
-    const float *a;
-    int64_t am, ak; /* from row to row, and along it */
-    const float *b;
-    float *c;
-    int64_t ldc;
-    int last; /* lanes of the last vector */
-    bool add;
-} product;
-
-#define TILE(m, nv)                                                                                \
-    static void tile_##m##x##nv(const product *t)                                                  \
-    {                                                                                              \
-        vf acc[m][nv];                                                                             \
-        EACH(i, m) EACH(j, nv) acc[i][j] = vzero();                                                \
-        for (int64_t p = 0; p < t->k; p++) {                                                       \
-            const float *a = t->a + p * t->ak, *b = t->b + p * PANEL;                              \
-            vf v[nv];                                                                              \
-            EACH(j, nv) v[j] = *(const vf *)(b + j * VW);                                          \
-            EACH(i, m)                                                                             \
-            {                                                                                      \
-                vf x = vset1(a[i * t->am]);                                                        \
-                EACH(j, nv) acc[i][j] += x * v[j];                                                 \
-            }                                                                                      \
-        }                                                                                          \
-        EACH(i, m)                                                                                 \
-        EACH(j, nv)                                                                                \
-        vput_n(t->c + i * t->ldc + j * VW, acc[i][j], LANES(j, nv, t->last), t->add);              \
-    }
-TILES
-static void (*const tiles[TILE_NV][TILE_M])(const product *) = TILE_TABLE;
-
-static int panels_of(int64_t columns)
-{
-    return (int)((columns + PANEL - 1) / PANEL);
-}
-
-/* m rows by n columns of c; `rows` are those of the whole of b, of which the first k take part. */
-static void multiply(int m, int64_t n, product t, int64_t rows)
-{
-    const float *a = t.a;
-    float *c = t.c;
-
-    for (int64_t j = 0; j < n; j += PANEL, t.b += rows * PANEL) {
-        int wide = n - j < PANEL ? (int)(n - j) : PANEL, nv = ceil_div(wide, VW);
-        t.last = wide - (nv - 1) * VW;
-        for (int i = 0; i < m; i += TILE_M) {
-            t.a = a + i * t.am;
-            t.c = c + i * t.ldc + j;
-            tiles[nv - 1][min_int(TILE_M, m - i) - 1](&t);
-        }
-    }
-}
-
-/* `rows` rows of n numbers, `step` apart, as panels. */
-static void pack(const float *x, int64_t step, int64_t rows, int64_t n, float *to)
-{
-    for (int64_t j = 0; j < n; j += PANEL)
-        for (int64_t r = 0; r < rows; r++, to += PANEL)
-            for (int64_t k = 0; k < PANEL; k += VW)
-                *(vf *)(to + k) =
-                    j + k < n ? vload_n(x + r * step + j + k, vtake(j + k, n)) : vzero();
-}
-
-/* The same of n rows turned to columns, times a factor. */
-static void pack_turned(const float *x, int64_t step, int64_t rows, int64_t n, float factor,
-                        float *to)
-{
-    for (int64_t j = 0; j < n; j += PANEL, to += rows * PANEL)
-        for (int64_t k = 0; k < PANEL; k++)
-            for (int64_t r = 0; r < rows; r++)
-                to[r * PANEL + k] = j + k < n ? x[(j + k) * step + r] * factor : 0;
-}
 
 /* ---- one head ---- */
 
@@ -103,12 +26,6 @@ typedef struct head {
 static int64_t room_of(const tt_attend_args *a)
 {
     return (int64_t)panels_of(a->t) * PANEL;
-}
-
-/* Floats of panels of `rows` rows of n numbers. */
-static int64_t packed(int64_t rows, int64_t n)
-{
-    return (int64_t)panels_of(n) * PANEL * rows;
 }
 
 static int64_t lay_out(const tt_attend_args *a, bool back, float *at, head *h)

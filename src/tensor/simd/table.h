@@ -40,6 +40,11 @@ void TT_SIMD(interact_backward)(const tt_interact_args *a);
 size_t TT_SIMD(attend_scratch)(const tt_attend_args *a);
 void TT_SIMD(attend_forward)(const tt_attend_args *a);
 void TT_SIMD(attend_backward)(const tt_attend_args *a);
+size_t TT_SIMD(recur_packed)(const tt_recur_args *a);
+void TT_SIMD(recur_pack)(const tt_recur_args *a, float *packed);
+size_t TT_SIMD(recur_scratch)(const tt_recur_args *a);
+void TT_SIMD(recur_forward)(const tt_recur_args *a);
+void TT_SIMD(recur_backward)(const tt_recur_args *a);
 
 void TT_SIMD(unary_forward)(tt_unary f, int64_t n, const float *x, float *y);
 void TT_SIMD(unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
