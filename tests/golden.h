@@ -107,7 +107,7 @@ static inline void golden_line(golden *g, const char *line)
 {
     golden_tensor *t = g->tensor_count ? &g->tensor[g->tensor_count - 1] : NULL;
     char word[16], name[80];
-    long long n, dim[3];
+    long long n, dim[3] = {1, 1, 1};
     double v;
     int at;
 
@@ -117,7 +117,7 @@ static inline void golden_line(golden *g, const char *line)
             if (!t || t->told == GOLDEN_VALUES) FAIL("%s: values without a tensor", g->name);
             t->value[t->told++] = v;
         }
-    } else if (sscanf(line, "input %lld %lld %lld", &dim[0], &dim[1], &dim[2]) == 3) {
+    } else if (sscanf(line, "input %lld %lld %lld", &dim[0], &dim[1], &dim[2]) > 0) {
         g->features = dim[0] * dim[1] * dim[2];
     } else if (sscanf(line, "ids %lld %lld", &dim[0], &dim[1]) == 2) {
         g->ids = dim[0];

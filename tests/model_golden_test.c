@@ -241,6 +241,40 @@ TT_TEST(golden, gpt_trains_as_in_pytorch)
     golden_free(&g);
 }
 
+static void check_recurrent(const char *name, const char *model, int cut)
+{
+    const limits l = {5e-5, 1e-4, 0};
+    const tt_kernels *const *all;
+    int tables = tt_kernels_all(&all);
+    golden g;
+
+    golden_load(name, &g);
+    for (int i = 0; i < tables * 4; i++) {
+        net n;
+        net_open(&n, &g, model, all[i / 4], 64);
+        train(&n, GOLDEN_STEPS, i % 2, i / 2 % 2 ? cut : g.batch, l);
+        net_close(&n);
+    }
+    golden_free(&g);
+}
+
+TT_TEST(golden, lstm_language_model_trains_as_in_pytorch)
+{
+    check_recurrent("lstm-model",
+                    "input: {ids: 12}\nlayers:\n- embedding: {rows: 27, dim: 16}\n"
+                    "- lstm: {hidden: 24}\n- dense: {out: 27}\nloss: softmax_cross_entropy\n",
+                    3);
+}
+
+TT_TEST(golden, gru_classifier_trains_as_in_pytorch)
+{
+    check_recurrent("gru-classifier",
+                    "input: [10, 9]\nlayers:\n- gru: {hidden: 20}\n"
+                    "- gru: {hidden: 17, last: true}\n- dense: {out: 5}\n"
+                    "loss: softmax_cross_entropy\n",
+                    5);
+}
+
 /* Numbers and ids, and one logit, which bce judges. */
 TT_TEST(golden, dlrm_trains_as_in_pytorch)
 {

@@ -16,7 +16,7 @@ compute exactly, so the files hold results alone:
     weight (out, in...) element i     value(its name, i) * 2^-k, k the least with 6 * 4^k >= inputs of an output
     scale of a norm                   1/2 + value(its name, i) / 8
     shift of a batch norm             -32 if bits(its name, i) % 8 == 0, else 1
-    bias of dense and convolution     value(its name, i) / 8
+    other biases                      value(its name, i) / 8
     running mean, variance            0, 1
 
 Step t (from 0) takes samples t * batch ... ; samples are numbered through. All is exact in float32.
@@ -24,7 +24,8 @@ The shifts keep the relus behind batch norms away from their kink: most let near
 channel in eight nothing. Near zero, rounding would decide which gradients pass, and deep networks then
 differ by per cent between float32 and float64, in PyTorch as elsewhere.
 
-A file is lines of words; '#' starts a comment. Losses are means over the batch:
+A file is lines of words; '#' starts a comment. `input` is the shape of a sample's numbers; where it has tokens,
+`ids` says how many and how many different ones there are. Losses are means over the batch:
     loss T L            of step T, each step on a batch of its own
     same T L            of step T, every step on the first batch
     eval L              of the first batch in evaluation mode after the steps of `same`
@@ -225,6 +226,33 @@ class Clicks:
         self.features, self.count, self.rows = features, count, rows
 
 
+class LstmModel(nn.Module):
+    """A language model: of each position the token behind it."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.embedding1, self.lstm1 = nn.Embedding(rows, 16), nn.LSTM(16, 24, batch_first=True)
+        self.dense1 = nn.Linear(24, rows)
+
+    def forward(self, ids):
+        return self.dense1(self.lstm1(self.embedding1(ids))[0])
+
+
+class GruClassifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru1, self.gru2 = nn.GRU(9, 20, batch_first=True), nn.GRU(20, 17, batch_first=True)
+        self.dense1 = nn.Linear(17, 5)
+
+    def forward(self, x):
+        return self.dense1(self.gru2(self.gru1(x)[0])[0][:, -1])
+
+
+def ours(name):
+    """PyTorch counts the layers within one of its recurrent modules; a job has a layer for each."""
+    return name.removesuffix("_l0")
+
+
 # name: model, input, classes, batch, learning rate, values told of a gradient and of a statistic
 GOLDENS = {
     "dlrm": (lambda: Dlrm(13, 7, 11, 10, 20, 18), Clicks(13, 7, 11), 2, 32, 0.02, 64, 0),
@@ -232,6 +260,8 @@ GOLDENS = {
     "mnist-cnn": (MnistCnn, (1, 28, 28), 10, 64, 0.02, 64, 0),
     "resnet18": (lambda: ResNet((2, 2, 2, 2), False, 10, True), (3, 32, 32), 10, 4, 0.002, 64, 16),
     "resnet50-narrow": (lambda: ResNet((3, 4, 6, 3), True, 10, False, 8), (3, 64, 64), 10, 16, 0.002, 16, 8),
+    "lstm-model": (lambda: LstmModel(27), Ids(12, 27, 12), 27, 8, 1.0, 64, 0),
+    "gru-classifier": (GruClassifier, (10, 9), 5, 16, 0.05, 64, 0),
 }
 
 
@@ -242,7 +272,7 @@ def fresh(make, dtype):
     with torch.no_grad():
         for name, t in net.state_dict().items():
             if t.dtype == dtype:
-                t.copy_(torch.from_numpy(initial(name, tuple(t.shape))))
+                t.copy_(torch.from_numpy(initial(ours(name), tuple(t.shape))))
     return net
 
 
@@ -273,7 +303,7 @@ def train(name, dtype, same):
         loss.backward()
         losses.append(loss.item())
         if t == 0:
-            grads = {k: p.grad.double().numpy().ravel().copy() for k, p in net.named_parameters()}
+            grads = {ours(k): p.grad.double().numpy().ravel().copy() for k, p in net.named_parameters()}
             stats = {k: b.double().numpy().copy() for k, b in net.named_buffers() if b.dtype == dtype}
         opt.step()
     net.eval()
