@@ -317,3 +317,40 @@ TT_TEST(golden, resnet18_trains_as_in_pytorch)
     }
     golden_free(&g);
 }
+
+/* Transposed convolutions, both ways of upsampling and a loss that judges pixels; of few channels
+ * and of many. */
+TT_TEST(golden, small_unet_trains_as_in_pytorch)
+{
+    static const char model[] =
+        "input: [2, 8, 8]\n"
+        "layers:\n"
+        "- conv: {name: conv1, out: 6, kernel: 3, padding: 1}\n"
+        "- tanh: {name: fine}\n"
+        "- maxpool: {size: 2}\n"
+        "- conv: {name: conv2, out: 40, kernel: 3, padding: 1}\n"
+        "- tanh: {name: coarse}\n"
+        "- conv_transpose: {name: up1, out: 6, kernel: 3, stride: 2, padding: 1, output_padding: "
+        "1}\n"
+        "- upsample: {name: near, from: coarse}\n"
+        "- concat: {from: [up1, near, fine]}\n"
+        "- conv: {name: conv3, out: 5, kernel: 3, padding: 1}\n"
+        "- tanh\n"
+        "- upsample: {scale: [2, 3], mode: bilinear}\n"
+        "- conv_transpose: {name: up2, out: 4, kernel: 2}\n"
+        "loss: softmax_cross_entropy\n";
+    const limits l = {5e-5, 1e-4, 0};
+    const tt_kernels *const *all;
+    int tables = tt_kernels_all(&all);
+    golden g;
+
+    golden_load("unet-small", &g);
+    for (int i = 0; i < tables * 4; i++) {
+        net n;
+        if (is_ref(all[i / 4]) && i % 4) continue;
+        net_open(&n, &g, model, all[i / 4], i % 2 ? 1 : 16);
+        train(&n, is_ref(all[i / 4]) ? 2 : GOLDEN_STEPS, i % 2, i / 2 % 2 ? 7 : g.batch, l);
+        net_close(&n);
+    }
+    golden_free(&g);
+}

@@ -12,6 +12,7 @@ typedef enum call_kind {
     CALL_CONV,
     CALL_MAXPOOL,
     CALL_AVGPOOL,
+    CALL_UPSAMPLE,
     CALL_NORM,
     CALL_LAYERNORM,
     CALL_SOFTMAX,
@@ -67,7 +68,7 @@ typedef struct call {
     tt_window win;
     tt_unary unary;
     int64_t lead, d, tail; /* softmax, layer norm, of a sample: lead x d x tail */
-    bool log, relu, count_pad;
+    bool log, relu, count_pad, bilinear;
     bool wide; /* norm: over the whole batch                       */
     float p, eps;
     int add; /* norm: tensor added before the relu; -1: none     */

@@ -135,6 +135,27 @@ static int only_user(const builder *b, int at, const layer_kind *kind)
 
 /* ---- Convolution and dense ---- */
 
+/* Of the convolution that leads from its output to its input. */
+static tt_window turned_window(const layer *l)
+{
+    const transpose_args *a = l->args;
+    return (tt_window){.c = (int)l->out.dim[0],
+                       .h = (int)l->out.dim[1],
+                       .w = (int)l->out.dim[2],
+                       .o = (int)l->in.dim[0],
+                       .oh = (int)l->in.dim[1],
+                       .ow = (int)l->in.dim[2],
+                       .kh = (int)a->kernel[0],
+                       .kw = (int)a->kernel[1],
+                       .sh = (int)a->stride[0],
+                       .sw = (int)a->stride[1],
+                       .ph = (int)a->padding[0],
+                       .pw = (int)a->padding[1],
+                       .dh = 1,
+                       .dw = 1,
+                       .groups = 1};
+}
+
 static tt_window window_of(const layer *l)
 {
     int last = l->in.rank - 1;
@@ -152,6 +173,7 @@ static tt_window window_of(const layer *l)
                    .dw = 1,
                    .groups = 1};
     if (l->kind == &kind_dense) return w;
+    if (l->kind == &kind_conv_transpose) return turned_window(l);
     const conv_args *a = l->args;
     w.h = (int)l->in.dim[1], w.w = (int)l->in.dim[2];
     w.oh = a->oh, w.ow = a->ow;
@@ -192,7 +214,10 @@ static void add_conv(builder *b, int at)
     call *c = call_on(b, CALL_CONV, at, l->in.rank == 2 ? TT_PLAIN : layout);
     int last = at, relu = only_user(b, at, &kind_relu), pool = -1;
 
-    c->conv = (tt_conv){.win = window_of(l), .layout = layout, .bias = l->param_count > 1};
+    c->conv = (tt_conv){.win = window_of(l),
+                        .layout = layout,
+                        .turned = l->kind == &kind_conv_transpose,
+                        .bias = l->param_count > 1};
     if (l->in.rank == 2) c->rows = l->in.dim[0];
     if (relu >= 0) last = relu;
     if (layout == TT_LANES && l->kind == &kind_conv) pool = only_user(b, last, &kind_maxpool);
@@ -256,6 +281,23 @@ static void add_pool(builder *b, int at)
         c->count_pad = a->count_pad;
     }
     if (c->kind == CALL_MAXPOOL) c->saved = new_buffer(b, tt_shape_count(l->out), 0);
+    gives(b, c, at);
+}
+
+static void add_upsample(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    const upsample_args *a = l->args;
+    tt_layout layout = layout_of(b, at);
+    /* Vectors are of channels or of samples, never of pixels. */
+    if (layout == TT_PLAIN && b->m->k->lanes) layout = TT_NHWC;
+    call *c = call_on(b, CALL_UPSAMPLE, at, layout);
+
+    c->win = (tt_window){.h = (int)l->in.dim[1],
+                         .w = (int)l->in.dim[2],
+                         .sh = (int)a->scale[0],
+                         .sw = (int)a->scale[1]};
+    c->bilinear = a->mode == 1;
     gives(b, c, at);
 }
 
@@ -498,7 +540,9 @@ static void add_flatten(builder *b, int at)
 static void add_loss(builder *b, int i)
 {
     const loss *l = &b->g->losses[i];
-    int t = in_layout(b, l->input, TT_PLAIN);
+    /* Where it judges pixels, the classes of each lie side by side. */
+    bool pixels = b->g->layers[l->input].out.rank == 3 && l->target == BY_LABEL;
+    int t = in_layout(b, l->input, pixels ? TT_NHWC : TT_PLAIN);
     call *c = new_call(b, CALL_LOSS, -1);
     c->loss = i;
     c->in[0] = t;
@@ -698,10 +742,12 @@ void compile(tt_model *m)
     for (int i = 0; i < g->layer_count; i++) {
         const layer_kind *k = g->layers[i].kind;
         if (b.done[i] || (k == &kind_batchnorm && norm_waits(&b, i))) continue;
-        if (k == &kind_conv || k == &kind_dense)
+        if (k == &kind_conv || k == &kind_dense || k == &kind_conv_transpose)
             add_conv(&b, i);
         else if (k == &kind_maxpool || k == &kind_avgpool || k == &kind_global_avgpool)
             add_pool(&b, i);
+        else if (k == &kind_upsample)
+            add_upsample(&b, i);
         else if (k == &kind_batchnorm)
             add_norm(&b, i, -1);
         else if (k == &kind_layernorm)

@@ -365,9 +365,13 @@ static tt_err read_loss(graph *g, tt_node *n)
         l->rows = out.dim[0];
         d = out.dim[1];
     }
+    if (classes && out.rank == 3) { /* each pixel of an image, whose channels are classes */
+        l->rows = out.dim[1] * out.dim[2];
+        d = out.dim[0];
+    }
     l->d = d;
-    if (classes && out.rank > 2)
-        return tt_node_fail(at, "%s judges a vector of classes, but '%s' gives %s", name,
+    if (classes && out.rank > 3)
+        return tt_node_fail(at, "%s judges vectors of classes, but '%s' gives %s", name,
                             g->layers[l->input].name, tt_shape_show(out, buf, sizeof buf));
     l->target = classes || (l->kind == TT_LOSS_BCE && d == 1) ? BY_LABEL : BY_TARGET;
     if (a.target) l->target = a.target - 1;

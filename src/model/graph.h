@@ -94,6 +94,10 @@ int graph_find(graph *g, const layer *l, const char *name);
 tt_err need_sequence(const layer *l); /* or a sentence that says what it takes */
 int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_shape shape,
                 param_init init, float momentum);
+tt_err need_rank(const layer *l, int rank); /* of its input: 1, or 3 for images */
+/* `choice` of uniform|he_normal|xavier_uniform|zeros; uniform is +-1/sqrt(fan_in), PyTorch's
+ * default for dense and convolution. */
+param_init init_of(int choice, double fan_in, double fan_out);
 bool is_preset(const char *name);
 /* YAML text of the layers a preset stands for. */
 tt_err preset_expand(const char *name, tt_node *args, tt_shape input, tt_str *out);
@@ -157,6 +161,17 @@ typedef struct pool_args {
     bool count_pad;
     int oh, ow;
 } pool_args;
+typedef struct upsample_args {
+    common_args c;
+    int64_t scale[2];
+    int mode; /* 1: bilinear */
+} upsample_args;
+typedef struct transpose_args {
+    common_args c;
+    int64_t out, kernel[2], stride[2], padding[2], output_padding[2];
+    bool bias;
+    int init;
+} transpose_args;
 typedef struct norm_args {
     common_args c;
     double eps, momentum;
@@ -180,7 +195,7 @@ extern const layer_kind kind_dense, kind_conv, kind_maxpool, kind_avgpool, kind_
     kind_flatten, kind_batchnorm, kind_layernorm, kind_dropout, kind_add, kind_mul, kind_concat,
     kind_relu, kind_gelu, kind_embedding, kind_positions, kind_attention, kind_lstm, kind_gru,
     kind_tanh, kind_sigmoid, kind_softmax, kind_log_softmax, kind_embeddings, kind_embedding_bag,
-    kind_interaction, kind_fm, kind_sum;
+    kind_interaction, kind_fm, kind_sum, kind_upsample, kind_conv_transpose;
 
 /* What each kind of layer may begin with. */
 /* clang-format off */

@@ -9,8 +9,7 @@ enum { SIDE_MOST = 1 << 20, INIT_NORMAL = 4 };
 
 static const char INITS[] = "uniform|he_normal|xavier_uniform|zeros|normal";
 
-/* `uniform` is +-1/sqrt(fan_in), PyTorch's default for dense and convolution. */
-static param_init init_of(int choice, double fan_in, double fan_out)
+param_init init_of(int choice, double fan_in, double fan_out)
 {
     switch (choice) {
     case 1:
@@ -24,7 +23,7 @@ static param_init init_of(int choice, double fan_in, double fan_out)
     }
 }
 
-static tt_err need_rank(const layer *l, int rank)
+tt_err need_rank(const layer *l, int rank)
 {
     char buf[64];
     if (l->in.rank == rank) return TT_OK;
@@ -404,7 +403,7 @@ static const layer_kind *const kinds[] = {
     &kind_mul,       &kind_concat,     &kind_relu,          &kind_gelu,        &kind_tanh,
     &kind_sigmoid,   &kind_softmax,    &kind_log_softmax,   &kind_embedding,   &kind_positions,
     &kind_attention, &kind_embeddings, &kind_embedding_bag, &kind_interaction, &kind_fm,
-    &kind_sum,       &kind_lstm,       &kind_gru,
+    &kind_sum,       &kind_lstm,       &kind_gru,           &kind_upsample,    &kind_conv_transpose,
 };
 
 /* ---- kinds that a program added ---- */

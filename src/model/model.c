@@ -150,6 +150,13 @@ int tt_model_scores(const tt_model *m)
     return l->d == 2 && l->rows == 1 ? 2 : 0;
 }
 
+int tt_model_pixel_classes(const tt_model *m)
+{
+    const loss *l = m->g.judged < 0 ? NULL : &m->g.losses[m->g.judged];
+
+    return l && m->g.layers[l->input].out.rank == 3 && l->kind != TT_LOSS_BCE ? (int)l->d : 0;
+}
+
 tt_layer_info tt_model_layer(const tt_model *m, int i)
 {
     const layer *l = &m->g.layers[i];
@@ -174,9 +181,9 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
 void tt_model_show_calls(const tt_model *m, tt_str *out)
 {
     static const char *const kinds[] = {
-        "conv",      "maxpool", "avgpool",  "norm",    "layernorm", "softmax", "unary",
-        "add",       "mul",     "concat",   "dropout", "reorder",   "custom",  "embed",
-        "positions", "attend",  "interact", "fm",      "sum",       "recur",   "loss"};
+        "conv",   "maxpool",  "avgpool", "upsample", "norm",    "layernorm", "softmax", "unary",
+        "add",    "mul",      "concat",  "dropout",  "reorder", "custom",    "embed",   "positions",
+        "attend", "interact", "fm",      "sum",      "recur",   "loss"};
     static const char *const layouts[] = {"plain", "nhwc", "lanes"};
 
     for (int i = 0; i < m->call_count; i++) {
@@ -185,6 +192,7 @@ void tt_model_show_calls(const tt_model *m, tt_str *out)
                            : c->loss >= 0 ? m->g.losses[c->loss].name
                                           : "";
         tt_str_add(out, "%4d %-10s %-6s %s", i, kinds[c->kind], layouts[c->layout], name);
+        if (c->kind == CALL_CONV && c->conv.turned) tt_str_add(out, " transposed");
         if (c->kind == CALL_REORDER) tt_str_add(out, " from %s", layouts[c->from]);
         if (c->kind == CALL_CONV && c->conv.pool) tt_str_add(out, " + maxpool");
         if (c->add >= 0) tt_str_add(out, " + add");

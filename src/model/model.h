@@ -54,6 +54,8 @@ tt_wants tt_model_wants(const tt_model *m);
 /* Columns of the last layer's output that tell two classes apart: 1, a logit of class 1; 2, one of
  * each class. 0: the first classification loss knows other classes or judges another layer. */
 int tt_model_scores(const tt_model *m);
+/* Classes of the first classification loss, if it judges every pixel of an image; else 0. */
+int tt_model_pixel_classes(const tt_model *m);
 
 typedef struct tt_layer_info {
     const char *name, *kind, *detail; /* "conv1", "conv", "5x5, stride 1" */
@@ -120,6 +122,9 @@ void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *grad, bool
                   uint64_t seed);
 void tt_run_advance(tt_run *r, tt_yield *out);
 const tt_result *tt_run_result(const tt_run *r);
+/* After TT_PASS_EVAL, where pixels are judged: (3, classes), of each class the pixels that are of
+ * it, that were taken for it, and that are both. Else NULL. */
+const int64_t *tt_run_seen(const tt_run *r);
 
 /* A training pass to find the first number in it that is not finite: in the batch, the output of a
  * layer, the loss, or, on the way back, the gradient of a layer. False: there is none. Sums of

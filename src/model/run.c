@@ -19,6 +19,7 @@ struct tt_run {
     uint64_t seed;
     int time, phase; /* see calls.h; phase 1: a norm has its sums   */
     tt_result result;
+    int64_t *seen;   /* of the classes of pixels: tt_run_seen; NULL: none are judged */
     tt_fault *fault; /* where to tell of numbers that are none; NULL: nobody asks */
 };
 
@@ -106,6 +107,27 @@ static tt_pool_args pool_of(const tt_run *r, const call *c, bool back)
                       .pick = at_buffer(r, c->saved)};
     if (c->layout == TT_NHWC) a.outer = r->in.n, a.inner = c->c;
     if (c->layout == TT_LANES) a.outer = slices(r) * c->c, a.inner = lanes;
+    if (back) {
+        a.dy = grad(r, c->out);
+        a.dx = grad(r, c->in[0]);
+        a.dx_add = c->in_add[0];
+    }
+    return a;
+}
+
+static tt_upsample_args upsample_of(const tt_run *r, const call *c, bool back)
+{
+    tt_upsample_args a = {.outer = (int64_t)r->in.n * c->c,
+                          .inner = 1,
+                          .h = c->win.h,
+                          .w = c->win.w,
+                          .sh = c->win.sh,
+                          .sw = c->win.sw,
+                          .bilinear = c->bilinear,
+                          .x = act(r, c->in[0]),
+                          .y = act(r, c->out)};
+    if (c->layout == TT_NHWC) a.outer = r->in.n, a.inner = c->c;
+    if (c->layout == TT_LANES) a.outer = slices(r) * c->c, a.inner = r->m->k->lanes;
     if (back) {
         a.dy = grad(r, c->out);
         a.dx = grad(r, c->in[0]);
@@ -409,6 +431,7 @@ static void judge(tt_run *r, const call *c)
                       .class_weight = l->class_weight,
                       .smoothing = l->smoothing};
 
+    if (c->loss == r->m->g.judged && r->pass == TT_PASS_EVAL) a.seen = r->seen;
     r->m->k->loss(&a);
     if (back && l->scale != 1) r->m->k->scale((int64_t)n * c->d, (float)l->scale, dx);
     if (back && c->in_add[0])
@@ -491,6 +514,11 @@ static bool forward(tt_run *r, const call *c, int phase)
     case CALL_AVGPOOL: {
         tt_pool_args a = pool_of(r, c, false);
         (c->kind == CALL_MAXPOOL ? k->maxpool_forward : k->avgpool_forward)(&a);
+        break;
+    }
+    case CALL_UPSAMPLE: {
+        tt_upsample_args a = upsample_of(r, c, false);
+        k->upsample_forward(&a);
         break;
     }
     case CALL_NORM:
@@ -586,6 +614,11 @@ static bool backward(tt_run *r, const call *c, int phase)
         (c->kind == CALL_MAXPOOL ? k->maxpool_backward : k->avgpool_backward)(&a);
         break;
     }
+    case CALL_UPSAMPLE: {
+        tt_upsample_args a = upsample_of(r, c, true);
+        k->upsample_backward(&a);
+        break;
+    }
     case CALL_NORM:
         return norm_backward(r, c, phase);
     case CALL_LAYERNORM:
@@ -675,6 +708,7 @@ void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *g, bool ad
     r->time = r->phase = 0;
     memset(&r->result, 0, sizeof r->result);
     r->result.samples = in->n;
+    if (r->seen) memset(r->seen, 0, 3 * (size_t)tt_model_pixel_classes(r->m) * sizeof *r->seen);
     for (int i = 0; i < r->m->call_count && pass == TT_PASS_TRAIN && !add && in->n; i++) {
         const call *c = &r->m->calls[i];
         if (!c->train_params || c->backward) continue;
@@ -823,6 +857,11 @@ const tt_result *tt_run_result(const tt_run *r)
     return &r->result;
 }
 
+const int64_t *tt_run_seen(const tt_run *r)
+{
+    return r->seen;
+}
+
 /* ---- Memory ---- */
 
 typedef struct placed {
@@ -880,14 +919,15 @@ static int64_t size_of(const tt_model *m, const buffer *b, int n)
 tt_err tt_run_open(const tt_model *m, int most, bool train, tt_run **out)
 {
     tt_run *r = calloc(1, sizeof *r);
-    size_t count = (size_t)m->buffer_count;
+    size_t count = (size_t)m->buffer_count, classes = (size_t)tt_model_pixel_classes(m);
     placed *p = calloc(count + 1, sizeof *p), **busy = calloc(count + 1, sizeof *busy);
     int n = 0;
     tt_err err = TT_OK;
 
     *out = NULL;
     if (r) r->offset = calloc(count + 1, sizeof *r->offset);
-    if (!r || !p || !busy || !r->offset) {
+    if (r && classes) r->seen = calloc(3 * classes, sizeof *r->seen);
+    if (!r || !p || !busy || !r->offset || (classes && !r->seen)) {
         err = tt_fail(TT_ENOMEM, "no memory for a model of %d calls", m->call_count);
         goto out;
     }
@@ -951,5 +991,6 @@ void tt_run_close(tt_run *r)
     if (!r) return;
     tt_block_free(r->memory, r->bytes);
     free(r->offset);
+    free(r->seen);
     free(r);
 }

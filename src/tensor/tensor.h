@@ -3,7 +3,7 @@
  * A kernel is single-threaded and works on one grain's worth of samples; threads run grains side by
  * side. There is one table of kernels per instruction set; `ref` is plain C and defines what is
  * right (it takes TT_PLAIN alone). The others are compiled from the same source, src/tensor/simd,
- * and take every layout. */
+ * and take every layout. The one exception: ref's reorder knows TT_NHWC, which losses take. */
 #ifndef TT_TENSOR_H
 #define TT_TENSOR_H
 
@@ -79,6 +79,9 @@ typedef struct tt_window {
 typedef struct tt_conv {
     tt_window win;
     tt_layout layout; /* of x and y both                                                   */
+    /* A transposed convolution: x is of the window's output, (o, oh, ow), and y of its input, (c,
+     * h, w); y is what dx would be for dy = x. Its bias is (c). Neither groups nor pooling. */
+    bool turned;
     bool bias, relu;
     bool pool;              /* LANES only: max pooling behind it ...                             */
     int pkh, pkw, psh, psw; /* ... window and stride, no padding, no overlap                     */
@@ -112,6 +115,19 @@ typedef struct tt_pool_args { /* outer x (h, w) x inner: PLAIN (n*c, 1), NHWC (n
     float *dx;
     bool dx_add;
 } tt_pool_args;
+
+/* Each pixel becomes sh x sw; outer and inner as in pooling. Bilinear: between the centres of
+ * pixels, and beyond the outermost centres as at them. */
+typedef struct tt_upsample_args {
+    int64_t outer, inner;
+    int h, w, sh, sw; /* of the input; times */
+    bool bilinear;
+    const float *x;
+    float *y;
+    const float *dy;
+    float *dx;
+    bool dx_add;
+} tt_upsample_args;
 
 typedef struct tt_norm_args { /* batch norm: a x c x b: PLAIN (n, c, hw), NHWC (n*hw, c, 1), LANES
                                  (slices, c, hw*L) */
@@ -259,6 +275,9 @@ typedef struct tt_loss_args {
     float *dx;                   /* NULL: forward only. Gradient of the *sum*, unnormalised       */
     double loss, weight;         /* out: sum of losses, sum of weights (rows that count)          */
     int64_t correct, top5, rows; /* out, of labels and of BCE with d = 1; rows: how many counted */
+    /* NULL, or (3, d), added to, of softmax and NLL with labels: rows of each class, rows taken for
+     * it (the largest x; none where one is not a number), and rows that are both. */
+    int64_t *seen;
 } tt_loss_args;
 
 /* ---- The table ---- */
@@ -279,6 +298,8 @@ typedef struct tt_kernels {
     void (*maxpool_backward)(const tt_pool_args *a);
     void (*avgpool_forward)(const tt_pool_args *a);
     void (*avgpool_backward)(const tt_pool_args *a);
+    void (*upsample_forward)(const tt_upsample_args *a);
+    void (*upsample_backward)(const tt_upsample_args *a);
 
     void (*norm_sums)(const tt_norm_args *a);    /* x -> sums                                 */
     void (*norm_forward)(const tt_norm_args *a); /* mean, rstd given -> y                     */

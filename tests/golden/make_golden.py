@@ -253,16 +253,38 @@ def ours(name):
     return name.removesuffix("_l0")
 
 
+class SmallUNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(2, 6, 3, padding=1), nn.Conv2d(6, 40, 3, padding=1)
+        self.up1 = nn.ConvTranspose2d(40, 6, 3, 2, 1, 1)
+        self.conv3 = nn.Conv2d(52, 5, 3, padding=1)
+        self.up2 = nn.ConvTranspose2d(5, 4, 2)
+
+    def forward(self, x):
+        fine = torch.tanh(self.conv1(x))
+        coarse = torch.tanh(self.conv2(F.max_pool2d(fine, 2)))
+        near = F.interpolate(coarse, scale_factor=2, mode="nearest")
+        x = torch.tanh(self.conv3(torch.cat([self.up1(coarse), near, fine], 1)))
+        x = F.interpolate(x, scale_factor=(2, 3), mode="bilinear", align_corners=False)
+        return self.up2(x)
+
+
 # name: model, input, classes, batch, learning rate, values told of a gradient and of a statistic
 GOLDENS = {
     "dlrm": (lambda: Dlrm(13, 7, 11, 10, 20, 18), Clicks(13, 7, 11), 2, 32, 0.02, 64, 0),
     "gpt": (lambda: Gpt(19, 40, 2, 2, 24), Ids(40, 19, 40), 19, 3, 0.02, 64, 0),
     "mnist-cnn": (MnistCnn, (1, 28, 28), 10, 64, 0.02, 64, 0),
     "resnet18": (lambda: ResNet((2, 2, 2, 2), False, 10, True), (3, 32, 32), 10, 4, 0.002, 64, 16),
+    "unet-small": (SmallUNet, (2, 8, 8), 4, 16, 0.2, 64, 0),
     "resnet50-narrow": (lambda: ResNet((3, 4, 6, 3), True, 10, False, 8), (3, 64, 64), 10, 16, 0.002, 16, 8),
     "lstm-model": (lambda: LstmModel(27), Ids(12, 27, 12), 27, 8, 1.0, 64, 0),
     "gru-classifier": (GruClassifier, (10, 9), 5, 16, 0.05, 64, 0),
 }
+
+
+# The size of what it judges, if that is each pixel of an image.
+PIXELS = {"unet-small": (17, 25)}
 
 
 # ---- Training ----
@@ -276,7 +298,7 @@ def fresh(make, dtype):
     return net
 
 
-def batch(step, size, shape, classes, dtype):
+def batch(step, size, shape, classes, dtype, pixels=()):
     if isinstance(shape, Ids):
         x = bits("id", np.arange(step * size * shape.count, (step + 1) * size * shape.count)) % np.uint64(shape.rows)
         y = bits("label", np.arange(step * size * shape.labels, (step + 1) * size * shape.labels)) % np.uint64(classes)
@@ -286,8 +308,14 @@ def batch(step, size, shape, classes, dtype):
         return (x, batch(step, size, Ids(shape.count, shape.rows, 1), classes, dtype)[0]), y
     features = int(np.prod(shape))
     x = value("x", np.arange(step * size * features, (step + 1) * size * features)).reshape(size, *shape)
-    y = (bits("label", np.arange(step * size, (step + 1) * size)) % np.uint64(classes)).astype(np.int64)
-    return torch.from_numpy(x).to(dtype), torch.from_numpy(y)
+    each = int(np.prod(pixels, dtype=np.int64))
+    y = (bits("label", np.arange(step * size * each, (step + 1) * size * each)) % np.uint64(classes)).astype(np.int64)
+    return torch.from_numpy(x).to(dtype), torch.from_numpy(y.reshape(size, *pixels))
+
+
+def judge(out, y):
+    """Classes are the last axis, but of images they are the second."""
+    return F.cross_entropy(out, y) if out.dim() == 4 else F.cross_entropy(out.flatten(0, -2), y.flatten())
 
 
 def train(name, dtype, same):
@@ -297,9 +325,9 @@ def train(name, dtype, same):
     opt = torch.optim.SGD(net.parameters(), lr=lr, momentum=MOMENTUM)
     losses, grads, stats = [], {}, {}
     for t in range(STEPS):
-        x, y = batch(0 if same else t, size, shape, classes, dtype)
+        x, y = batch(0 if same else t, size, shape, classes, dtype, PIXELS.get(name, ()))
         opt.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(net(x).flatten(0, -2), y.flatten())
+        loss = judge(net(x), y)
         loss.backward()
         losses.append(loss.item())
         if t == 0:
@@ -308,8 +336,8 @@ def train(name, dtype, same):
         opt.step()
     net.eval()
     with torch.no_grad():
-        x, y = batch(0, size, shape, classes, dtype)
-        final = F.cross_entropy(net(x).flatten(0, -2), y.flatten()).item()
+        x, y = batch(0, size, shape, classes, dtype, PIXELS.get(name, ()))
+        final = judge(net(x), y).item()
     return losses, final, grads, stats
 
 
@@ -344,6 +372,8 @@ def write(name, out):
         say("input", *shape)
     say("classes", classes)
     say("batch", size)
+    if name in PIXELS:
+        say("labels", int(np.prod(PIXELS[name])))
     say("lr", lr)
     say("momentum", MOMENTUM)
     for word, list_ in ("loss", losses), ("same", same):

@@ -15,6 +15,8 @@ void tt_ref_maxpool_forward(const tt_pool_args *a);
 void tt_ref_maxpool_backward(const tt_pool_args *a);
 void tt_ref_avgpool_forward(const tt_pool_args *a);
 void tt_ref_avgpool_backward(const tt_pool_args *a);
+void tt_ref_upsample_forward(const tt_upsample_args *a);
+void tt_ref_upsample_backward(const tt_upsample_args *a);
 
 void tt_ref_norm_sums(const tt_norm_args *a);
 void tt_ref_norm_forward(const tt_norm_args *a);

@@ -102,6 +102,11 @@ void tt_ref_dropout(const tt_drop_args *a)
 void tt_ref_reorder(int n, int64_t c, int64_t hw, tt_layout from, const float *x, tt_layout to,
                     float *y, bool add)
 {
-    TT_ASSERT(from == TT_PLAIN && to == TT_PLAIN);
-    for (int64_t i = 0; i < n * c * hw; i++) tt_ref_put(&y[i], x[i], add);
+    TT_ASSERT(from != TT_LANES && to != TT_LANES);
+    for (int64_t i = 0; i < n * c * hw; i++) { /* of `y`, and where it is in PLAIN and NHWC */
+        int64_t image = i / (c * hw) * c * hw, k = i - image, at = i;
+        if (to == TT_NHWC && from == TT_PLAIN) at = image + k % c * hw + k / c;
+        if (to == TT_PLAIN && from == TT_NHWC) at = image + k % hw * c + k / hw;
+        tt_ref_put(&y[i], x[at], add);
+    }
 }

@@ -15,6 +15,8 @@ void TT_SIMD(maxpool_forward)(const tt_pool_args *a);
 void TT_SIMD(maxpool_backward)(const tt_pool_args *a);
 void TT_SIMD(avgpool_forward)(const tt_pool_args *a);
 void TT_SIMD(avgpool_backward)(const tt_pool_args *a);
+void TT_SIMD(upsample_forward)(const tt_upsample_args *a);
+void TT_SIMD(upsample_backward)(const tt_upsample_args *a);
 
 void TT_SIMD(norm_sums)(const tt_norm_args *a);
 void TT_SIMD(norm_forward)(const tt_norm_args *a);
