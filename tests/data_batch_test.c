@@ -196,6 +196,41 @@ TT_TEST(data_fill, augmentation_is_a_shifted_and_mirrored_image)
     shut(&o);
 }
 
+/* Pixels that are their own labels stay so, wherever they go. */
+TT_TEST(data_fill, labels_of_pixels_move_with_them)
+{
+    uint8_t pixel[2 * 16];
+    int dim[] = {2, 4, 4}, outside = 0;
+    tt_data_want want = wants(3, 1, 4, 4, 20, 0);
+    tt_order order = {.count = 2, .batch = 2, .by_pass = true, .augment = true, .seed = 1};
+    static const char job[] = "dir: .\nscale: 1\ntrain: {format: idx, images: x, labels: x}\n"
+                              "augment: {crop: 1, flip: true}";
+    tt_batch b;
+    opened o;
+
+    want.labels = 16;
+    for (int i = 0; i < 32; i++) pixel[i] = (uint8_t)(i % 16 + 1 + i / 16);
+    write_idx("x", 3, dim, pixel, 32);
+    EXPECT_OK(open_text(job, want, &o));
+    EXPECT_OK(tt_batch_open(2, ROW(16, 16, 0), &b));
+    for (int step = 0; step < 50; step++) {
+        EXPECT_OK(tt_data_fill(o.data, TT_TRAIN, &order, step, 0, 2, &b));
+        for (int i = 0; i < 32; i++) {
+            EXPECT_INT(b.x[i] == 0 ? -1 : (int)b.x[i], b.label[i]);
+            outside += b.label[i] < 0;
+        }
+    }
+    EXPECT(outside > 100);
+    tt_batch_close(&b, 2, ROW(16, 16, 0));
+    shut(&o);
+    dim[1] = dim[2] = 2;
+    write_idx("y", 3, dim, pixel, 8);
+    want.labels = 4;
+    EXPECT_REFUSED(TT_EINVAL, "augment moves pixels",
+                   "dir: .\ntrain: {format: idx, images: x, labels: y}\naugment: {flip: true}",
+                   want);
+}
+
 TT_TEST(data_fill, normalisation_is_per_channel_and_auto_finds_it)
 {
     uint8_t pixel[] = {0, 255, 10, 10, 255, 0, 30, 30}; /* 2 samples, 2 channels, 1 x 2 */

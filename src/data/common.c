@@ -43,7 +43,7 @@ enum { LOOK_MS = 5, ALIGN = 64, TMPFS = 0x01021994, HUGE_PAGE = 2 << 20 };
 
 /* ---- The file ---- */
 
-static const char MAGIC[16] = "tutti content 2";
+static const char MAGIC[16] = "tutti content 3";
 
 enum { NAME, CLASS_NAMES, SAMPLES, ROW, COL, VAL, IDS, LABEL, TARGET, STANDARDISE, SPANS };
 
@@ -54,7 +54,7 @@ typedef struct span {
 
 /* A source. What only the opening of a second one asks of it (schema, bases) is not kept. */
 typedef struct kept {
-    int64_t there, count, rows, targets, classes, keep, bytes, pixels;
+    int64_t there, count, rows, labels, targets, classes, keep, bytes, pixels;
     int64_t tokens, window, edge, text_bytes, ids_each;
     tt_shape shape;
     span span[SPANS];
@@ -97,8 +97,9 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
     bool text = s->keep == TT_KEEP_TOKENS;
     tt_str *names = &b->class_names[which];
 
-    *k = (kept){true,      s->count,  s->kept,   s->targets, s->classes,    s->keep,     s->bytes,
-                s->pixels, s->tokens, s->window, s->edge,    s->text_bytes, s->ids_each, s->shape};
+    *k = (kept){true,       s->count, s->kept,       s->labels,   s->targets,
+                s->classes, s->keep,  s->bytes,      s->pixels,   s->tokens,
+                s->window,  s->edge,  s->text_bytes, s->ids_each, s->shape};
     for (int i = 0; s->class_name && i < s->classes; i++)
         tt_str_put(names, s->class_name[i], strlen(s->class_name[i]) + 1);
     const void *array[SPANS] = {[NAME] = s->name,
@@ -121,7 +122,7 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
                                 [COL] = entries * sizeof *s->col,
                                 [VAL] = entries * sizeof *s->val,
                                 [IDS] = rows * (size_t)s->ids_each * sizeof *s->ids,
-                                [LABEL] = rows * sizeof *s->label,
+                                [LABEL] = rows * (size_t)s->labels * sizeof *s->label,
                                 [TARGET] = rows * (size_t)s->targets * sizeof *s->target,
                                 [STANDARDISE] = each * sizeof *s->standardise};
     for (int i = 0; i < SPANS; i++) lay_out(h, &k->span[i], array[i], size[i]);
@@ -200,7 +201,8 @@ static bool take_class_names(const char *map, const kept *k, tt_source *s)
 static bool sizes_fit(const kept *k, const int64_t *row)
 {
     size_t rows = (size_t)k->rows, each = (size_t)tt_shape_count(k->shape);
-    size_t cells = tt_mul_size(rows, each), targets = tt_mul_size(rows, (size_t)k->targets);
+    size_t cells = tt_mul_size(rows, each), targets = tt_mul_size(rows, (size_t)k->targets),
+           labels = tt_mul_size(rows, (size_t)k->labels);
     bool sparse = k->keep == TT_KEEP_SPARSE;
     size_t entries = sparse ? tt_mul_size((size_t)row[rows], 4) : 0;
     const span *s = k->span;
@@ -211,7 +213,7 @@ static bool sizes_fit(const kept *k, const int64_t *row)
 
     return s[SAMPLES].size == samples && s[COL].size == entries && s[VAL].size == entries &&
            s[IDS].size == tt_mul_size(tt_mul_size(rows, (size_t)k->ids_each), 4) &&
-           (!s[LABEL].size || s[LABEL].size == rows * 4) &&
+           (!s[LABEL].size || s[LABEL].size == tt_mul_size(labels, 4)) &&
            (!s[TARGET].size || s[TARGET].size == tt_mul_size(targets, 4)) &&
            (!s[STANDARDISE].size || s[STANDARDISE].size == each);
 }
@@ -238,8 +240,8 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
         if (!whole_span(map, file_size, &at[i])) return NULL;
     name = bytes_of(map, &at[NAME]);
     if (!name || name[at[NAME].size - 1] || k->rows < 1 || k->rows > INT64_MAX / 16 ||
-        k->count < k->rows || k->shape.rank < 1 || k->shape.rank > 6 || k->classes < 0 ||
-        k->classes > INT32_MAX || k->ids_each < 0 || k->keep < TT_KEEP_U8 ||
+        k->count < k->rows || k->labels < 1 || k->shape.rank < 1 || k->shape.rank > 6 ||
+        k->classes < 0 || k->classes > INT32_MAX || k->ids_each < 0 || k->keep < TT_KEEP_U8 ||
         k->keep > TT_KEEP_TOKENS ||
         (at[ROW].size && at[ROW].size != ((size_t)k->rows + 1) * sizeof(int64_t)) ||
         (k->keep == TT_KEEP_SPARSE && !at[ROW].size) || !sizes_fit(k, bytes_of(map, &at[ROW])) ||
@@ -267,6 +269,7 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
     s->ids_each = k->ids_each;
     s->label = bytes_of(map, &at[LABEL]);
     s->target = bytes_of(map, &at[TARGET]);
+    s->labels = k->labels;
     s->targets = k->targets;
     s->classes = (int)k->classes;
     s->standardise = bytes_of(map, &at[STANDARDISE]);
@@ -687,8 +690,9 @@ tt_err tt_common_key(tt_node *train, tt_node *val, const tt_source_ctx *c, uint6
 
     of_train.split = TT_TRAIN;
     of_val.split = TT_VAL;
-    tt_str_add(&text, "%s %s %zu\n%d %d %d %d %lld", TT_VERSION, MAGIC, sizeof(head), normalize,
-               w->classes, w->targets, w->only_x, (long long)w->ids);
+    tt_str_add(&text, "%s %s %zu\n%d %d %lld %d %d %lld", TT_VERSION, MAGIC, sizeof(head),
+               normalize, w->classes, (long long)w->labels, w->targets, w->only_x,
+               (long long)w->ids);
     for (int i = 0; i < w->input.rank; i++) tt_str_add(&text, " %lld", (long long)w->input.dim[i]);
     /* Ids are checked against the rows there are, and divided by them. */
     for (int64_t i = 0, same = 0; w->id_rows && i < w->ids; i++) {

@@ -277,6 +277,11 @@ static tt_err read_augment(tt_data *d, tt_node *n)
     if (!d->train || (!k.crop && !k.flip)) return TT_OK;
     if (!d->height || d->train->keep == TT_KEEP_SPARSE)
         return tt_node_fail(n, "augment is for images, and %s has none", d->train->name);
+    if (d->want.classes > 0 && d->want.labels > 1 && d->want.labels != d->height * d->width)
+        return tt_node_fail(n,
+                            "augment moves pixels, and with %lld labels for %lld x %lld of them "
+                            "it cannot move those, too",
+                            (long long)d->want.labels, (long long)d->height, (long long)d->width);
     if (k.crop >= d->height || k.crop >= d->width)
         return tt_node_fail(n, "crop: %lld pixels of padding for images of %lld x %lld",
                             (long long)k.crop, (long long)d->height, (long long)d->width);
@@ -636,6 +641,7 @@ static tt_err rows_source(const tt_data_want *want, const tt_data_rows *rows, co
     s->ids = rows->ids;
     s->ids_each = want->ids;
     s->label = want->classes > 0 ? rows->label : NULL;
+    s->labels = want->labels;
     s->target = want->targets > 0 ? rows->target : NULL;
     s->targets = want->targets;
     for (int64_t i = 0; s->label && i < s->kept * want->labels; i++)
@@ -756,14 +762,16 @@ int64_t tt_data_row(const tt_data *d, tt_split split, int64_t i)
 
 bool tt_data_labelled(const tt_data *d, tt_split split)
 {
-    return d->part[split].src && d->part[split].src->label;
+    const tt_source *s = d->part[split].src;
+
+    return s && s->label && s->labels == 1;
 }
 
 int tt_data_label(const tt_data *d, tt_split split, int64_t i)
 {
     const tt_part *p = &d->part[split];
 
-    return p->src->label ? p->src->label[tt_part_row(p, i)] : -1;
+    return tt_data_labelled(d, split) ? p->src->label[tt_part_row(p, i)] : -1;
 }
 
 const float *tt_data_target(const tt_data *d, tt_split split, int64_t i)
@@ -799,7 +807,7 @@ static void add_to_sha(tt_sha *sha, const tt_source *s)
         if (s->row) tt_sha_add(sha, s->row, (size_t)(n + 1) * sizeof *s->row);
     }
     if (s->ids) tt_sha_add(sha, s->ids, (size_t)(n * s->ids_each) * sizeof *s->ids);
-    if (s->label) tt_sha_add(sha, s->label, (size_t)n * sizeof *s->label);
+    if (s->label) tt_sha_add(sha, s->label, (size_t)(n * s->labels) * sizeof *s->label);
     if (s->target) tt_sha_add(sha, s->target, (size_t)(n * s->targets) * sizeof *s->target);
 }
 

@@ -92,7 +92,7 @@ const char *tt_data_describe(const tt_data *d,
                              tt_split split); /* "60,000 of 1x28x28 from train-images..." */
 /* Sample i of a split: its row in its file, from 0 (a header is none), and what is true of it. */
 int64_t tt_data_row(const tt_data *d, tt_split split, int64_t i);
-bool tt_data_labelled(const tt_data *d, tt_split split);                  /* are there labels?    */
+bool tt_data_labelled(const tt_data *d, tt_split split);                  /* one of each sample?  */
 int tt_data_label(const tt_data *d, tt_split split, int64_t i);           /* -1: it has none      */
 const float *tt_data_target(const tt_data *d, tt_split split, int64_t i); /* as many as wanted;
                                                                            * NULL: no targets */

@@ -18,6 +18,7 @@ tt_source *tt_source_new(void)
     if (!s) tt_mem_out(sizeof *s);
     s->arena = tt_arena_open(4096);
     s->name = "";
+    s->labels = 1;
     return s;
 }
 
@@ -340,6 +341,10 @@ static tt_err check_fit(const tt_source *s, const tt_data_want *want)
     if (want->only_x) return TT_OK;
     if (want->classes > 0 && !s->label && s->keep != TT_KEEP_TOKENS)
         return tt_fail(TT_EDATA, "%s: the loss wants labels, but none were given", s->name);
+    if (want->classes > 0 && s->label && s->labels != want->labels)
+        return tt_fail(TT_EDATA, "%s: the loss wants %lld label%s per sample, the data has %lld%s",
+                       s->name, (long long)want->labels, want->labels == 1 ? "" : "s",
+                       (long long)s->labels, want->labels > 1 ? ", not one for each pixel" : "");
     if (want->targets > 0 && s->targets != want->targets)
         return tt_fail(TT_EDATA, "%s: the loss wants %d targets per sample, the data has %lld%s",
                        s->name, want->targets, (long long)s->targets,
@@ -479,13 +484,13 @@ tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt
     if ((err = read_format(map, what, &which))) return err;
     s = tt_source_new();
     if ((err = formats[which].open(map, what, c, s))) goto out;
-    for (int64_t i = 0; s->label && i < s->kept; i++)
+    for (int64_t i = 0; s->label && i < s->kept * s->labels; i++)
         if (s->label[i] >= s->classes) s->classes = s->label[i] + 1;
     if (c->want->only_x) {
         s->label = NULL; /* some formats cannot be read without; what is not wanted is not used */
         s->target = NULL;
     }
-    if (c->want->targets == 1 && s->label && !s->target)
+    if (c->want->targets == 1 && s->label && s->labels == 1 && !s->target)
         if ((err = label_as_target(s))) goto out;
     if ((err = check_fit(s, c->want))) goto out;
     *out = s;

@@ -39,10 +39,10 @@ typedef struct tt_source {
 
     const int32_t *ids; /* (kept, ids_each), -1: none; NULL: there are none             */
     int64_t ids_each;
-    const int32_t *label; /* (kept, labels), -1: none; NULL: no labels at all             */
-    const float *target;  /* (kept, targets), NAN in the first: none                      */
-    int64_t targets;
-    int classes; /* highest label + 1, or names known                            */
+    const int32_t *label;    /* (kept, labels), -1: none; NULL: no labels at all             */
+    const float *target;     /* (kept, targets), NAN in the first: none                      */
+    int64_t labels, targets; /* of a row; labels: 1, or of each pixel                     */
+    int classes;             /* highest label + 1, or names known                            */
     const char *const *class_name; /* (classes) or NULL                                   */
 
     const bool *standardise; /* csv: features to bring to mean 0, deviation 1; or NULL    */
@@ -155,6 +155,10 @@ tt_err tt_array_npy(const char *name, const uint8_t *data, size_t size, tt_array
 tt_err tt_source_samples(tt_source *s, const tt_array *a, tt_bytes *file);
 /* Labels or targets, as wanted, from an array of as many rows. */
 tt_err tt_source_answers(tt_source *s, const tt_data_want *want, const tt_array *a);
+
+/* Figures and their masks, of s->kept rows and s->shape: see shapes.c. */
+enum { TT_SHAPES = 4 }; /* classes: the ground, circles, squares, triangles */
+tt_err tt_shapes_make(tt_source *s, uint64_t key, float noise);
 
 /* Text formats; s->name is set. Zeroed libsvm keys are the defaults; csv reads `map`. */
 typedef struct tt_libsvm_keys {

@@ -1,5 +1,5 @@
 /* Datasets made on the spot: for benchmarks (images, vectors: noise with random labels) and for
- * tests that must be able to learn (blobs, regression, clicks).
+ * tests and examples that must be able to learn (blobs, regression, clicks, shapes).
  *
  * Every value is a pure function of (seed, set, row, element). Noise is kept as a pool of distinct
  * rows that repeat, so a benchmark of a billion samples opens at once and gathers like a real
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { IMAGES, VECTORS, REGRESSION, BLOBS, CLICKS };
+enum { IMAGES, VECTORS, REGRESSION, BLOBS, CLICKS, SHAPES };
 
 typedef struct synth_keys {
     int format, kind;
@@ -24,12 +24,12 @@ typedef struct synth_keys {
 static const tt_key keys[] = {
     TT_FORMAT_KEY(synth_keys),
     {"kind", TT_CHOICE, offsetof(synth_keys, kind), "blobs", 0, 0,
-     "images|vectors|regression|blobs|clicks",
+     "images|vectors|regression|blobs|clicks|shapes",
      "images, vectors: noise, random labels; blobs, regression, clicks: can be learnt; clicks has "
-     "ids, too"},
+     "ids, too; shapes: circles, squares and triangles, a label for each pixel"},
     {"count", TT_INT, offsetof(synth_keys, count), "1000", 1, 1e15, NULL, "number of samples"},
     {"noise", TT_NUMBER, offsetof(synth_keys, noise), "0.1", 0, 1e6, NULL,
-     "blobs: deviation around a centre; regression: of the target"},
+     "blobs: deviation around a centre; regression: of the target; shapes: of pixels from 0 to 1"},
     {"skew", TT_INT, offsetof(synth_keys, skew), "2", 0, 20, NULL,
      "clicks: how much more often every other category has its first values; 0: not at all"},
     {"classes", TT_INT, offsetof(synth_keys, classes), "0", 0, 1e6, NULL,
@@ -232,16 +232,34 @@ static int64_t rows_to_keep(const synth_keys *k, int64_t features)
     int64_t bytes = features * (k->kind == IMAGES ? 1 : (int64_t)sizeof(float));
     int64_t most = POOL_BYTES / (bytes > 0 ? bytes : 1);
 
-    if (k->kind == BLOBS || k->kind == REGRESSION) return k->count;
+    if (k->kind == BLOBS || k->kind == REGRESSION || k->kind == SHAPES) return k->count;
     if (k->kind == CLICKS) return k->count < CLICK_ROWS ? k->count : CLICK_ROWS;
     if (most > POOL_ROWS) most = POOL_ROWS;
     if (most < 1) most = 1;
     return k->count < most ? k->count : most;
 }
 
+static tt_err make_shapes(tt_node *map, const tt_source_ctx *c, const synth_keys *k, uint64_t key,
+                          tt_source *s)
+{
+    if (s->shape.rank != 2 && s->shape.rank != 3)
+        return tt_node_fail(map, "kind shapes makes images: the model's input must be [channels, "
+                                 "height, width]");
+    if ((c->want->classes > 0 && c->want->classes < TT_SHAPES) ||
+        (k->classes > 0 && k->classes < TT_SHAPES))
+        return tt_node_fail(map,
+                            "kind shapes has %d classes, ground, circle, square and triangle, but "
+                            "there are %lld",
+                            TT_SHAPES, (long long)(k->classes > 0 ? k->classes : c->want->classes));
+    if (c->want->targets > 0)
+        return tt_node_fail(map, "kind shapes makes labels, but the loss wants targets");
+    return tt_shapes_make(s, key, (float)k->noise);
+}
+
 tt_err tt_source_synth(tt_node *map, const char *what, const tt_source_ctx *c, tt_source *s)
 {
-    static const char *const kinds[] = {"images", "vectors", "regression", "blobs", "clicks"};
+    static const char *const kinds[] = {"images", "vectors", "regression",
+                                        "blobs",  "clicks",  "shapes"};
     int64_t features = tt_shape_count(c->want->input), m = c->want->targets;
     synth_keys k;
     uint64_t shared, own;
@@ -273,6 +291,7 @@ tt_err tt_source_synth(tt_node *map, const char *what, const tt_source_ctx *c, t
                              .taste = tt_random_key(shared, "taste")};
         return make_clicks(s, &who);
     }
+    if (k.kind == SHAPES) return make_shapes(map, c, &k, own, s);
     if (k.kind == BLOBS && k.classes == 0) k.classes = 2;
     if ((err = make_x(s, k.kind, tt_random_key(own, "x"), features))) return err;
     if (k.classes > 0 && k.kind != REGRESSION)
