@@ -156,6 +156,7 @@ tutti_metrics metrics_from(const tt_metrics *m)
                            .auc = m->auc,
                            .perplexity = m->perplexity,
                            .bits_per_byte = m->bits_per_byte,
+                           .miou = m->miou,
                            .samples = m->samples,
                            .logloss = m->logloss,
                            .calibration = m->calibration,

@@ -1,6 +1,7 @@
 /* judge: validation: fixed parts of a split, run by the threads of all ranks, and their results
  * added in the order of the parts, so that it does not matter who ran what. Where there are two
- * classes the scores of all rows go the same way, for the area under the ROC curve. */
+ * classes the scores of all rows go the same way, for the area under the ROC curve. Of pixels the
+ * classes are counted, in whole numbers: whose counts are added to whose does not matter at all. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,20 @@ static tt_err open_sheets(judge *j, int64_t sheets)
             break;
     if (j->sheets && j->keys && j->desks[j->size - 1].out) return TT_OK;
     return tt_fail(TT_ENOMEM, "no memory for the scores of %zu samples", rows);
+}
+
+static size_t seen_size(const judge *j)
+{
+    return 3 * (size_t)j->classes;
+}
+
+static tt_err open_seen(judge *j, int64_t ranks)
+{
+    j->seen = calloc((size_t)ranks * seen_size(j), sizeof *j->seen);
+    for (int i = 0; i < j->size; i++)
+        if (!(j->desks[i].seen = calloc(seen_size(j), sizeof *j->seen))) break;
+    if (j->seen && j->desks[j->size - 1].seen) return TT_OK;
+    return tt_fail(TT_ENOMEM, "no memory for the counts of %d classes", j->classes);
 }
 
 /* Which of all parts a rank runs. Where hosts have rows of their own their parts follow one
@@ -93,7 +108,8 @@ tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, b
                  .size = tt_crew_size(crew),
                  .grain = tt_crew_most(crew),
                  .row = tt_model_row(m),
-                 .columns = tt_model_scores(m)};
+                 .columns = tt_model_scores(m),
+                 .classes = tt_model_pixel_classes(m)};
     int64_t ranks = world ? world->size : 1;
     j->part_count = (val_count + j->grain - 1) / j->grain;
     if (local && ranks > 1 && (err = ask_hosts(j, j->part_count))) return err;
@@ -108,6 +124,7 @@ tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, b
                        (long long)val_count);
     for (int i = 0; i < j->size; i++)
         if ((err = tt_batch_open(j->grain, &j->row, &j->desks[i].batch))) return err;
+    if (j->classes && (err = open_seen(j, ranks))) return err;
     return j->columns ? open_sheets(j, room) : TT_OK;
 }
 
@@ -116,12 +133,14 @@ void judge_close(judge *j)
     for (int i = 0; j->desks && i < j->size; i++) {
         tt_batch_close(&j->desks[i].batch, j->grain, &j->row);
         free(j->desks[i].out);
+        free(j->desks[i].seen);
     }
     free(j->desks);
     free(j->parts);
     free(j->gathered);
     free(j->sheets);
     free(j->keys);
+    free(j->seen);
     free(j->host_parts);
     *j = (judge){0};
 }
@@ -194,6 +213,37 @@ static double auc_over(const judge *j, const hearing *h, int64_t ranks)
     return auc_of(j->keys, no - j->keys, yes, end - yes, j->sheets); /* which are not needed now */
 }
 
+static void note_seen(const judge *j, int me)
+{
+    const int64_t *seen = tt_run_seen(tt_crew_run(j->crew, me));
+
+    for (size_t i = 0; i < seen_size(j); i++) j->desks[me].seen[i] += seen[i];
+}
+
+/* The mean over the classes that some pixel is of, or was taken for. */
+static double miou_of(const int64_t *seen, int classes)
+{
+    const int64_t *is = seen, *taken = seen + classes, *both = taken + classes;
+    double sum = 0;
+    int count = 0;
+
+    for (int c = 0; c < classes; c++) {
+        int64_t any = is[c] + taken[c] - both[c];
+        if (!any) continue;
+        sum += (double)both[c] / (double)any;
+        count++;
+    }
+    return count ? sum / count : NAN;
+}
+
+static double miou_over(judge *j, int64_t ranks)
+{
+    for (int64_t r = 1; r < ranks; r++)
+        for (size_t i = 0; i < seen_size(j); i++)
+            j->seen[i] += j->seen[(size_t)r * seen_size(j) + i];
+    return miou_of(j->seen, j->classes);
+}
+
 static void eval_member(void *arg, int me)
 {
     hearing *h = arg;
@@ -201,10 +251,12 @@ static void eval_member(void *arg, int me)
     desk *w = &j->desks[me];
 
     w->err = TT_OK;
+    if (j->classes) memset(w->seen, 0, seen_size(j) * sizeof *w->seen);
     for (int64_t g = h->first + me; g < h->end; g += j->size) {
         int n = tt_order_size(&h->order, g - h->base);
         if (!(w->err = tt_data_fill(h->d, h->split, &h->order, g - h->base, 0, n, &w->batch))) {
             j->parts[g] = *tt_crew_pass(j->crew, me, TT_PASS_EVAL, &w->batch);
+            if (j->classes) note_seen(j, me);
             if (j->columns)
                 w->err = note_scores(j, me, &j->parts[g], sheet_of(j, h, h->rank, g - h->first));
         }
@@ -213,6 +265,16 @@ static void eval_member(void *arg, int me)
             return;
         }
     }
+}
+
+/* What this rank's threads have counted. */
+static void sum_desks(judge *j, int64_t rank)
+{
+    int64_t *sum = j->seen + (size_t)rank * seen_size(j);
+
+    memset(sum, 0, seen_size(j) * sizeof *sum);
+    for (int k = 0; k < j->size; k++)
+        for (size_t i = 0; i < seen_size(j); i++) sum[i] += j->desks[k].seen[i];
 }
 
 static tt_err gather(judge *j, const hearing *h)
@@ -227,6 +289,9 @@ static tt_err gather(judge *j, const hearing *h)
     if (!err && j->columns)
         err = tt_group_gather(all, sheet_of(j, h, h->rank, 0),
                               (size_t)each * sheet_size(j) * sizeof *j->sheets, j->sheets);
+    if (!err && j->classes)
+        err = tt_group_gather(all, j->seen + (size_t)h->rank * seen_size(j),
+                              seen_size(j) * sizeof *j->seen, j->seen);
     if (err) return tt_context(err, "results of the validation");
     for (int64_t r = 0; r < ranks; r++) {
         int64_t a, b, base;
@@ -258,6 +323,7 @@ tt_err judge_eval(judge *j, const tt_data *d, tt_split split, uint64_t seed, tt_
     tt_team_run(tt_crew_team(j->crew), eval_member, &h);
     for (int i = 0; i < j->size && !err; i++)
         if (j->desks[i].err) err = tt_repeat(j->desks[i].err, j->desks[i].message);
+    if (j->classes) sum_desks(j, rank);
     if (ranks > 1) {
         if ((err = tt_group_agree(tt_world_all(j->world), err))) return err;
         if ((err = gather(j, &h))) return err;
@@ -266,5 +332,6 @@ tt_err judge_eval(judge *j, const tt_data *d, tt_split split, uint64_t seed, tt_
     for (int64_t g = 0; g < parts; g++) tt_result_add(&sum, &j->parts[g]);
     *out = metrics_of(j->model, d, &sum);
     if (j->columns) out->auc = auc_over(j, &h, ranks);
+    if (j->classes) out->miou = miou_over(j, ranks);
     return TT_OK;
 }

@@ -16,6 +16,9 @@ const tt_metric tt_metric_table[TT_METRICS] = {
     {"entropy", AT(entropy), false, TWO_CLASSES},
     {"perplexity", AT(perplexity), false, "softmax_cross_entropy or nll of tokens"},
     {"bits_per_byte", AT(bits_per_byte), false, "softmax_cross_entropy or nll of a text"},
+    {"miou", AT(miou), false,
+     "a loss that judges pixels: softmax_cross_entropy or nll of an image whose channels are the "
+     "classes"},
 };
 
 tt_metrics tt_metrics_none(void)
@@ -48,6 +51,8 @@ bool metric_applies(const tt_model *m, int k)
     case AT(calibration):
     case AT(entropy):
         return tt_model_scores(m) > 0;
+    case AT(miou):
+        return tt_model_pixel_classes(m) > 0;
     default:
         return judges_tokens(m);
     }

@@ -77,12 +77,13 @@ typedef struct tt_metrics { /* NAN where it does not apply */
     double entropy;         /* ... logloss, by that of who always tells this share       */
     double perplexity;      /* of tokens: e to the loss                              */
     double bits_per_byte;   /* of a text: the loss in bits, by the bytes of a token  */
+    double miou;            /* where pixels are judged: mean over classes of intersection / union */
     double part[TT_LOSSES]; /* where there are several losses */
     int64_t samples;
 } tt_metrics;
 
 /* Those beside the loss, in the order in which they are shown. */
-enum { TT_METRICS = 8 };
+enum { TT_METRICS = 9 };
 typedef struct tt_metric {
     const char *name;
     size_t at;         /* in tt_metrics */

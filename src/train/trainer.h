@@ -70,7 +70,8 @@ double auc_of(uint32_t *no, int64_t no_count, uint32_t *yes, int64_t yes_count, 
 
 typedef struct desk { /* of one thread */
     tt_batch batch;
-    float *out; /* (grain, columns) */
+    float *out;    /* (grain, columns) */
+    int64_t *seen; /* (3, classes), of the parts it has run: see tt_run_seen */
     tt_err err;
     char message[512];
 } desk;
@@ -90,6 +91,9 @@ typedef struct judge {
      * back. */
     int columns; /* of scores; 0: it does not apply, and there are no sheets */
     uint32_t *sheets, *keys;
+    /* For the mean of the classes' intersections over unions: counts of each rank, (3, classes). */
+    int classes; /* of pixels; 0: none are judged */
+    int64_t *seen;
 } judge;
 
 /* `val_count`: samples of the largest split that will be judged. */
