@@ -33,7 +33,7 @@ static bool covers(const figure *f, float x, float y)
     }
 }
 
-/* Figure i of a row. Lighter or darker than the ground by a fifth at least. */
+/* Figure i of a row. Lighter than the ground, by a quarter at least. */
 static figure draw(uint64_t key, uint64_t row, uint64_t i, int64_t height, int64_t width,
                    const float ground[4])
 {
@@ -51,10 +51,21 @@ static figure draw(uint64_t key, uint64_t row, uint64_t i, int64_t height, int64
     f.sin = 2 * t / (1 + t * t);
     tt_uniform4(key, row, 4 * i + 3, a);
     for (int c = 0; c < 4; c++) {
-        float far = 0.2f + 0.3f * a[c];
-        f.light[c] = ground[c] + (b[1] < 0.5f ? far : -far);
+        float far = 0.25f + 0.25f * a[c];
+        f.light[c] = ground[c] + far;
     }
     return f;
+}
+
+/* Would figure i lie on one before it, by more than a corner? Then it is left out: who could tell
+ * what is below? */
+static bool meets(const figure *f, int i)
+{
+    for (int k = 0; k < i; k++) {
+        float dx = f[i].x - f[k].x, dy = f[i].y - f[k].y, near = f[i].size + f[k].size;
+        if (dx * dx + dy * dy < near * near) return true;
+    }
+    return false;
 }
 
 static uint8_t byte_of(float v)
@@ -71,13 +82,16 @@ static void paint(uint64_t key, uint64_t noise_key, uint64_t row, tt_shape s, fl
     enum { MOST = 3 };
     figure f[MOST];
     float ground[4], few[4], four[4] = {0};
-    int count;
+    int count = 0, most;
 
     tt_uniform4(key, row, 0, ground);
-    for (int c = 0; c < 4; c++) ground[c] = 0.4f + 0.2f * ground[c];
+    for (int c = 0; c < 4; c++) ground[c] = 0.2f + 0.2f * ground[c];
     tt_uniform4(key, row, 4 * (MOST + 1), few);
-    count = 1 + (int)(few[0] * MOST);
-    for (int i = 0; i < count; i++) f[i] = draw(key, row, (uint64_t)i, height, width, ground);
+    most = 1 + (int)(few[0] * MOST);
+    for (int i = 0; i < most; i++) {
+        f[count] = draw(key, row, (uint64_t)i, height, width, ground);
+        if (!meets(f, count)) count++;
+    }
     for (int64_t p = 0; p < plane; p++) { /* which of them, from 1; the later ones lie on top */
         label[p] = 0;
         for (int i = 0; i < count; i++)
