@@ -525,6 +525,7 @@ static tt_err make_common(tt_data *d, const data_keys *k, const tt_node *dir_at,
 static tt_err open_sources(tt_data *d, data_keys *k, const tt_node *dir_at, int split,
                            uint64_t seed, const share *s)
 {
+    static const share none = {0};
     tt_source_ctx c = {.want = &d->want, .dir = ""};
     tt_node *cut = k->val && tt_node_get(k->val, "split") ? k->val : NULL;
     const tt_node *own = cut ? beside_split(cut) : NULL;
@@ -542,6 +543,8 @@ static tt_err open_sources(tt_data *d, data_keys *k, const tt_node *dir_at, int 
     if (own) cut = take_split(&k->val);
     if (k->val && k->val != cut) inherit(k->val, k->train);
     if (split == TT_VAL && k->val && k->val != cut) return open_val_alone(d, k, cut, c, seed);
+    if (tt_source_is_mapped(k->train) || (k->val && tt_source_is_mapped(k->val)))
+        s = &none; /* the system has the pages of mapped files once */
     if (s->folders && (err = find_common(d, k, &c, seed, s))) return err;
     if (!d->train && (err = open_train(d, k, c, split != BOTH))) return err;
     if (cut) return cut_val(d, cut, seed);
@@ -803,7 +806,10 @@ static void add_to_sha(tt_sha *sha, const tt_source *s)
         tt_sha_add(sha, s->val, (size_t)s->row[n] * sizeof *s->val);
     }
     if (s->keep == TT_KEEP_TOKENS) {
-        tt_sha_add(sha, s->token, (size_t)s->tokens * sizeof *s->token);
+        if (s->token) tt_sha_add(sha, s->token, (size_t)s->tokens * sizeof *s->token);
+        for (int i = 0; i < s->shard_count; i++)
+            tt_sha_add(sha, s->shard[i].data,
+                       (size_t)s->shard[i].count * (s->shard[i].wide ? 4 : 2));
         if (s->row) tt_sha_add(sha, s->row, (size_t)(n + 1) * sizeof *s->row);
     }
     if (s->ids) tt_sha_add(sha, s->ids, (size_t)(n * s->ids_each) * sizeof *s->ids);

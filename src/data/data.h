@@ -7,6 +7,8 @@
 #ifndef TT_DATA_H
 #define TT_DATA_H
 
+#include <jansson.h>
+
 #include "base/base.h"
 #include "tensor/tensor.h"
 
@@ -182,6 +184,36 @@ tt_err tt_feed_take(tt_feed *f,
  * of this. */
 tt_err tt_feed_more(tt_feed *f, int first, int n, const tt_batch **out);
 void tt_feed_close(tt_feed *f);
+
+/* ---- Making shards of text: `tutti data prepare` ---- */
+typedef struct tt_prepare_opts {
+    const char *const *input; /* text files, gzipped or not, in this order */
+    int inputs;
+    const char *tokens;    /* bytes, chars or gpt2                                           */
+    const char *tokenizer; /* gpt2: its folder                                               */
+    const char *out;       /* folder: it must not be there, or be empty                      */
+    double val;            /* share of the tokens, from the end, to validate on; 0: none     */
+    int64_t shard_tokens;  /* in a file, at most                                             */
+} tt_prepare_opts;
+typedef struct tt_prepared {
+    int64_t tokens[2]; /* by tt_split            */
+    int shards[2];
+    int64_t bytes; /* of text                    */
+    int vocab;
+} tt_prepared;
+/* The folder is there with all of its files or not at all. */
+tt_err tt_data_prepare(const tt_prepare_opts *o, tt_prepared *out);
+
+/* ---- What a file is: `tutti data inspect` and `verify` ---- */
+typedef struct tt_inspect_opts {
+    const char *format;    /* as a job has it; NULL: by its content and name                 */
+    const char *tokenizer; /* its folder, to show the text of tokens; NULL: ...              */
+    const char *usual;     /* ... this one, if it is there and tokens are said to be GPT-2's */
+    int rows;              /* how many to show, at most                                      */
+} tt_inspect_opts;
+/* Goes through all of a file and says what it is: an object with file, format, bytes, and what
+ * there is to say of that format. TT_EDATA: it is bad, or of no format that is known. */
+tt_err tt_data_inspect(const char *path, const tt_inspect_opts *o, json_t **out);
 
 /* ---- Getting datasets: `tutti data get NAME` ---- */
 typedef struct tt_fetch_opts {

@@ -1,9 +1,11 @@
 /* What all formats share: finding files, memory, numbers, labels. */
 #define _GNU_SOURCE
 #include "data/source.h"
+#include "data/bpe.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,6 +29,7 @@ void tt_source_close(tt_source *s)
     if (!s) return;
     for (int i = 0; i < s->block_count; i++) tt_block_free(s->block[i].p, s->block[i].size);
     for (int i = 0; i < 2; i++) tt_file_release(&s->file[i]);
+    for (int i = 0; i < s->shard_count; i++) tt_file_release(&s->shard[i].file);
     tt_arena_close(s->arena);
     free(s);
 }
@@ -169,6 +172,33 @@ static tt_err find_file(tt_arena *a, const char *dir, const tt_node *at, const c
     return *path ? TT_OK : not_here(full);
 }
 
+tt_err tt_source_glob(tt_arena *a, const char *dir, const tt_node *at, const char *name,
+                      const char *const **paths, int *count)
+{
+    const char *full, **list;
+    glob_t found;
+    tt_err err;
+    int code;
+
+    *count = 0;
+    if ((err = tt_source_expand(a, at, name, &full))) return err;
+    if (*full != '/' && *dir) full = tt_arena_printf(a, "%s/%s", dir, full);
+    if (!strpbrk(full, "*?[") || find_variant(a, full)) {
+        *paths = list = tt_arena_take(a, sizeof *list, sizeof *list);
+        if (!(err = find_file(a, dir, at, name, list))) *count = 1;
+        return err;
+    }
+    code = glob(full, 0, NULL, &found);
+    if (code)
+        return code == GLOB_NOMATCH ? tt_fail(TT_EDATA, "no file is named like %s", full)
+                                    : tt_fail(TT_EIO, "looking for %s failed", full);
+    *paths = list = tt_arena_take(a, found.gl_pathc * sizeof *list, sizeof *list);
+    for (; *count < (int)found.gl_pathc; (*count)++)
+        list[*count] = tt_arena_strdup(a, found.gl_pathv[*count]);
+    globfree(&found);
+    return TT_OK;
+}
+
 tt_err tt_source_read(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *name,
                       tt_promise *promise, tt_bytes *out, const char **path)
 {
@@ -213,18 +243,46 @@ static tt_err look_at_file(tt_arena *a, const char *dir, const tt_node *at, cons
     return TT_OK;
 }
 
+/* Names that stand for several files are those of `tokens`, which are never asked for their dates.
+ */
+static tt_err look_at_files(tt_arena *a, const char *dir, const tt_node *at)
+{
+    const char *const *paths;
+    int count;
+
+    return tt_source_glob(a, dir, at, at->text, &paths, &count);
+}
+
+/* The folder of a tokenizer has several files; which are there, and their dates. */
+static tt_err look_at_tokenizer(tt_arena *a, const char *dir, const tt_node *at, const dates *d)
+{
+    const char *path;
+    tt_err err = find_file(a, dir, at, at->text, &path);
+
+    if (err || !d) return err;
+    date_file(path, d->out);
+    for (int i = 0; tt_bpe_files[i]; i++)
+        date_file(tt_arena_printf(a, "%s/%s", path, tt_bpe_files[i]), d->out);
+    return TT_OK;
+}
+
 /* Are they there? `d` NULL: that is all. */
 static tt_err find_files(tt_arena *a, const char *dir, const tt_node *map, const dates *d)
 {
     const tt_node *format = map ? tt_node_get(map, "format") : NULL;
+    const tt_node *tokenizer = map ? tt_node_get(map, "tokenizer") : NULL;
+    bool many = map && (tt_source_is_mapped(map) || !format); /* of `val`, before it is read */
     tt_err err = TT_OK;
 
+    if (tokenizer && tokenizer->kind == TT_SCALAR && !tt_node_is_null(tokenizer))
+        err = look_at_tokenizer(a, dir, tokenizer, d);
     for (int i = 0; map && map->kind == TT_MAP && i < map->count && !err; i++) {
         const tt_node *n = map->item[i];
         if (!tt_source_is_file(format ? format->text : NULL, map->key[i]->text)) continue;
-        if (n->kind == TT_SCALAR && !tt_node_is_null(n)) err = look_at_file(a, dir, n, d);
+        if (n->kind == TT_SCALAR && !tt_node_is_null(n))
+            err = many ? look_at_files(a, dir, n) : look_at_file(a, dir, n, d);
         for (int k = 0; n->kind == TT_LIST && k < n->count && !err; k++)
-            err = look_at_file(a, dir, n->item[k], d);
+            err = many ? look_at_files(a, dir, n->item[k]) : look_at_file(a, dir, n->item[k], d);
     }
     return err;
 }
@@ -382,6 +440,7 @@ static const struct {
     {"lines", tt_source_lines, "file", NULL},
     {"criteo", tt_source_criteo, "file", NULL},
     {"dlrm", tt_source_dlrm, "file", NULL},
+    {"tokens", tt_source_tokens, "files", NULL},
     {"synth", tt_source_synth, NULL, NULL},
 };
 
@@ -414,6 +473,11 @@ bool tt_source_is_text(const tt_node *map)
     return says(map, "format", "csv") || says(map, "format", "tsv");
 }
 
+bool tt_source_is_mapped(const tt_node *map)
+{
+    return says(map, "format", "tokens");
+}
+
 static bool is_auto(const tt_node *map, const char *key)
 {
     return !tt_node_get(map, key) || says(map, key, "auto");
@@ -438,7 +502,7 @@ bool tt_source_leans(const tt_node *map, const tt_data_want *want)
     if (says(map, "format", "libsvm"))
         return is_auto(map, "index_base") || (!want->only_x && is_auto(map, "labels"));
     if (says(map, "format", "text") || says(map, "format", "lines"))
-        return !says(map, "tokens", "bytes");
+        return !says(map, "tokens", "bytes") && !says(map, "tokens", "gpt2");
     if (!tt_source_is_text(map)) return false;
     for (int i = 0; columns && columns->kind == TT_LIST && i < columns->count; i++)
         if (column_leans(columns->item[i])) return true;

@@ -7,31 +7,32 @@
  *           left of the context has none.
  *
  * A token is a byte, or a character of UTF-8: then token k is the k-th character there is in the
- * training text, in the order of their numbers. */
+ * training text, in the order of their numbers; or one of GPT-2's (text_bpe.c). */
 #include "data/source.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { BYTES, CHARS, POINTS = 0x110000 };
+enum { BYTES, CHARS, GPT2, POINTS = TT_CHARS };
 
 typedef struct text_keys {
     int format;
-    const char *file;
+    const char *file, *tokenizer;
     int tokens;
 } text_keys;
 
 static const tt_key keys[] = {
     TT_FORMAT_KEY(text_keys),
     {"file", TT_STRING, offsetof(text_keys, file), NULL, 0, 0, NULL, "the text, UTF-8"},
-    {"tokens", TT_CHOICE, offsetof(text_keys, tokens), "chars", 0, 0, "bytes|chars",
+    {"tokens", TT_CHOICE, offsetof(text_keys, tokens), "chars", 0, 0, "bytes|chars|gpt2",
      "what a token is"},
+    {"tokenizer", TT_STRING, offsetof(text_keys, tokenizer), "-", 0, 0, NULL,
+     "tokens: gpt2: the folder of vocab.bpe and encoder.json, or of gpt2.json"},
 };
 
 /* ---- characters ---- */
 
-/* The character at text[*at], and moves behind it; -1: that is no UTF-8. */
-static int32_t next_char(const uint8_t *text, size_t size, size_t *at)
+int32_t tt_char_next(const uint8_t *text, size_t size, size_t *at)
 {
     uint8_t lead = text[*at];
     int more = lead < 0x80 ? 0 : lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
@@ -48,7 +49,7 @@ static int32_t next_char(const uint8_t *text, size_t size, size_t *at)
     return c;
 }
 
-static const char *char_name(tt_arena *a, int32_t c)
+const char *tt_char_name(tt_arena *a, int32_t c)
 {
     char text[5] = {0};
 
@@ -89,7 +90,7 @@ static tt_err number_chars(tt_source *s, const uint8_t *text, size_t size, bool 
     for (int32_t c = 0; c < POINTS; c++) number[c] = -1;
     for (size_t at = 0; at < size;) {
         size_t was = at;
-        int32_t c = next_char(text, size, &at);
+        int32_t c = tt_char_next(text, size, &at);
         if (c < 0) return bad_utf8(s, text, was);
         if (!lines || (c != '\n' && c != '\r')) number[c] = 0;
     }
@@ -97,7 +98,7 @@ static tt_err number_chars(tt_source *s, const uint8_t *text, size_t size, bool 
         if (!number[c]) number[c] = count++;
     names = tt_arena_take(s->arena, (size_t)(count + 2) * sizeof *names, 8);
     for (int32_t c = 0; c < POINTS; c++)
-        if (number[c] >= 0) names[number[c]] = char_name(s->arena, c);
+        if (number[c] >= 0) names[number[c]] = tt_char_name(s->arena, c);
     if (lines) names[count++] = "\n"; /* the edge */
     s->class_name = names;
     s->classes = count;
@@ -111,7 +112,7 @@ static void borrow_chars(tt_source *s, const tt_source *train, int32_t *number)
     for (int i = 0; i < train->classes; i++) {
         size_t at = 0;
         const char *name = train->class_name[i];
-        int32_t c = next_char((const uint8_t *)name, strlen(name), &at);
+        int32_t c = tt_char_next((const uint8_t *)name, strlen(name), &at);
         if (c >= 0) number[c] = i;
     }
     s->class_name = train->class_name;
@@ -146,7 +147,7 @@ static tt_err chars_to_tokens(tt_source *s, const tt_source_ctx *c, const uint8_
                       s->name, s->classes, UINT16_MAX);
     for (size_t at = 0; at < size && !err;) {
         size_t was = at;
-        int32_t ch = next_char(text, size, &at);
+        int32_t ch = tt_char_next(text, size, &at);
         if (ch < 0)
             err = bad_utf8(s, text, was);
         else if (lines && (ch == '\n' || ch == '\r'))
@@ -174,7 +175,7 @@ static void bytes_to_tokens(tt_source *s, const uint8_t *text, size_t size, bool
 
 /* ---- windows and lines ---- */
 
-static tt_err check_vocabulary(const tt_source *s, const tt_source_ctx *c)
+tt_err tt_tokens_check(const tt_source *s, const tt_source_ctx *c)
 {
     const tt_data_want *w = c->want;
 
@@ -193,7 +194,7 @@ static tt_err check_vocabulary(const tt_source *s, const tt_source_ctx *c)
     return TT_OK;
 }
 
-static tt_err cut_windows(tt_source *s, int64_t window)
+tt_err tt_tokens_windows(tt_source *s, int64_t window)
 {
     s->window = window;
     s->count = s->kept = (s->tokens - 1) / window;
@@ -235,26 +236,47 @@ static tt_err cut_lines(tt_source *s, const uint8_t *text, size_t size, int kind
     return TT_OK;
 }
 
+tt_err tt_tokens_begin(tt_source *s, const tt_source_ctx *c, size_t bytes, uint16_t **out)
+{
+    tt_err err;
+
+    if (!c->want->ids)
+        return tt_fail(TT_EINVAL, "%s is text, but the model takes no tokens: say input: {ids: N}",
+                       s->name);
+    s->keep = TT_KEEP_TOKENS;
+    s->shape = (tt_shape){1, {0}};
+    s->text_bytes = (int64_t)bytes;
+    if (!out) return TT_OK;
+    if ((err = tt_source_block(s, s->text_bytes, 1, sizeof **out, out))) return err;
+    s->token = *out;
+    return TT_OK;
+}
+
 tt_err tt_text_decode(tt_source *s, const tt_source_ctx *c, int kind, bool lines,
                       const uint8_t *text, size_t size)
 {
     uint16_t *tokens;
     tt_err err;
 
-    if (!c->want->ids)
-        return tt_fail(TT_EINVAL, "%s is text, but the model takes no tokens: say input: {ids: N}",
-                       s->name);
-    if ((err = tt_source_block(s, (int64_t)size, 1, sizeof *tokens, &tokens))) return err;
-    s->keep = TT_KEEP_TOKENS;
-    s->token = tokens;
-    s->shape = (tt_shape){1, {0}};
-    s->text_bytes = (int64_t)size;
+    if ((err = tt_tokens_begin(s, c, size, &tokens))) return err;
     if (kind == BYTES)
         bytes_to_tokens(s, text, size, lines, tokens);
     else if ((err = chars_to_tokens(s, c, text, size, lines, tokens)))
         return err;
-    if ((err = check_vocabulary(s, c))) return err;
-    return lines ? cut_lines(s, text, size, kind, c->want->ids) : cut_windows(s, c->want->ids);
+    if ((err = tt_tokens_check(s, c))) return err;
+    return lines ? cut_lines(s, text, size, kind, c->want->ids)
+                 : tt_tokens_windows(s, c->want->ids);
+}
+
+static tt_err check_tokenizer(const tt_node *map, const text_keys *k)
+{
+    if (k->tokens == GPT2 && !k->tokenizer)
+        return tt_node_fail(tt_node_get(map, "tokens"),
+                            "tokens: gpt2 needs `tokenizer:`, the folder that has vocab.bpe and "
+                            "encoder.json");
+    if (k->tokens != GPT2 && k->tokenizer)
+        return tt_node_fail(tt_node_get(map, "tokenizer"), "a tokenizer is for tokens: gpt2");
+    return TT_OK;
 }
 
 static tt_err open_text(tt_node *map, const char *what, const tt_source_ctx *c, bool lines,
@@ -264,10 +286,14 @@ static tt_err open_text(tt_node *map, const char *what, const tt_source_ctx *c, 
     tt_bytes file;
     tt_err err;
 
-    if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &k)) || c->look) return err;
+    if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &k))) return err;
+    if ((err = check_tokenizer(map, &k)) || c->look) return err;
     if ((err = tt_source_read(s, c, tt_node_get(map, "file"), k.file, NULL, &file, &s->name)))
         return err;
-    err = tt_text_decode(s, c, k.tokens, lines, file.data, file.size);
+    if (k.tokens == GPT2)
+        err = tt_text_bpe(s, c, tt_node_get(map, "tokenizer"), k.tokenizer, lines, &file);
+    else
+        err = tt_text_decode(s, c, k.tokens, lines, file.data, file.size);
     tt_file_release(&file);
     return err;
 }
@@ -353,6 +379,25 @@ static int64_t window_start(const tt_data *d, const tt_part *p, int64_t sample, 
     return start < last ? start : last;
 }
 
+void tt_tokens_get(const tt_source *s, int64_t at, int64_t n, int32_t *out)
+{
+    if (!s->shard) {
+        for (int64_t i = 0; i < n; i++) out[i] = s->token[at + i];
+        return;
+    }
+    for (int k = 0; n; k++) {
+        const tt_shard *h = &s->shard[k];
+        int64_t from = at - h->first, here = h->count - from < n ? h->count - from : n;
+        if (here <= 0) continue;
+        if (h->wide)
+            for (int64_t i = 0; i < here; i++)
+                out[i] = (int32_t)((const uint32_t *)h->data)[from + i];
+        else
+            for (int64_t i = 0; i < here; i++) out[i] = ((const uint16_t *)h->data)[from + i];
+        at += here, n -= here, out += here;
+    }
+}
+
 void tt_fill_tokens(const tt_data *d, const tt_part *p, int64_t sample, tt_place at, bool moved,
                     int32_t *ids, int32_t *label)
 {
@@ -360,9 +405,9 @@ void tt_fill_tokens(const tt_data *d, const tt_part *p, int64_t sample, tt_place
     int64_t w = s->window;
 
     if (!s->row) {
-        const uint16_t *from = s->token + window_start(d, p, sample, at, moved);
-        for (int64_t i = 0; i < w; i++) ids[i] = from[i];
-        for (int64_t i = 0; i < w && label; i++) label[i] = from[i + 1];
+        int64_t from = window_start(d, p, sample, at, moved);
+        tt_tokens_get(s, from, w, ids);
+        if (label) tt_tokens_get(s, from + 1, w, label);
         return;
     }
     const uint16_t *from = s->token + s->row[sample];
