@@ -449,6 +449,25 @@ TT_TEST(data_prepare, the_end_is_to_validate_on)
     shut(&o);
 }
 
+/* nanoGPT's data/shakespeare_char has so many. */
+TT_TEST(data_prepare, shakespeare_is_cut_as_elsewhere)
+{
+    char path[4096];
+    tt_prepared made;
+
+    snprintf(path, sizeof path, "%s/input.txt", tt_test_data("tinyshakespeare"));
+    EXPECT_OK(tt_data_prepare(&(tt_prepare_opts){.input = (const char *const[]){path},
+                                                 .inputs = 1,
+                                                 .tokens = "chars",
+                                                 .out = "s",
+                                                 .val = 0.1,
+                                                 .shard_tokens = 100000000},
+                              &made));
+    EXPECT_INT(65, made.vocab);
+    EXPECT_INT(1003854, made.tokens[TT_TRAIN]);
+    EXPECT_INT(111540, made.tokens[TT_VAL]);
+}
+
 TT_TEST(data_prepare, files_of_gpt2_are_documents)
 {
     tt_bytes file;

@@ -79,7 +79,7 @@ static tt_err look_at(const data_opts *o, const char *path, json_t **out)
                            out);
 }
 
-/* ---- inspect ---- */
+/* ---- showing it ---- */
 
 static const char *text_of(const json_t *j, const char *key)
 {
@@ -130,12 +130,24 @@ static void print_tensors(const json_t *tensors)
     json_array_foreach((json_t *)tensors, i, t) print_value("", t);
 }
 
-static void print_look(const json_t *j)
+static void show_verdict(const char *name, const json_t *j)
+{
+    if (json_is_true(json_object_get(j, "ok")))
+        printf("ok   %s: %s, %s\n", name, text_of(j, "format"), text_of(j, "summary"));
+    else
+        printf("bad  %s\n", text_of(j, "error"));
+}
+
+static void show_look(const char *name, const json_t *j)
 {
     const json_t *text = json_object_get(j, "text");
     json_t *row;
     size_t i;
 
+    if (json_is_false(json_object_get(j, "ok"))) {
+        show_verdict(name, j);
+        return;
+    }
     printf("%s: %s, %s\n", text_of(j, "file"), text_of(j, "format"), text_of(j, "summary"));
     print_columns(json_object_get(j, "columns"));
     print_tensors(json_object_get(j, "tensors"));
@@ -148,22 +160,7 @@ static void print_look(const json_t *j)
     if (text) print_value("text: ", text);
 }
 
-tt_err data_inspect(const data_opts *o, int count, const char **files)
-{
-    json_t *all = json_array(), *j;
-    tt_err err = TT_OK;
-
-    for (int i = 0; i < count && !err; i++) {
-        if ((err = look_at(o, files[i], &j))) break;
-        if (!o->json) print_look(j);
-        json_array_append_new(all, j);
-    }
-    if (o->json && !err) cli_json_print(stdout, json_incref(all), false);
-    json_decref(all);
-    return err;
-}
-
-/* ---- verify ---- */
+/* ---- inspect, verify ---- */
 
 static bool is_job(const char *name)
 {
@@ -193,11 +190,10 @@ static tt_err check_job(const char *name, json_t **out)
 }
 
 /* One name. What is wrong with the question, or with this machine, ends it all. */
-static tt_err check_one(const data_opts *o, const char *name, bool *ok, json_t **out)
+static tt_err check_one(const data_opts *o, const char *name, bool jobs, json_t **out)
 {
-    tt_err err = is_job(name) ? check_job(name, out) : look_at(o, name, out);
+    tt_err err = jobs && is_job(name) ? check_job(name, out) : look_at(o, name, out);
 
-    *ok = !err;
     if (err && err != TT_EDATA && err != TT_EFORMAT) return err;
     if (err)
         *out = json_pack("{s:o, s:b, s:o}", "file", clean_text(name), "ok", 0, "error",
@@ -207,24 +203,41 @@ static tt_err check_one(const data_opts *o, const char *name, bool *ok, json_t *
     return TT_OK;
 }
 
-tt_err data_verify(const data_opts *o, int count, const char **names)
+/* All of them; each is shown by `show` as soon as it is known. */
+static tt_err check_all(const data_opts *o, int count, const char **names, bool jobs,
+                        void (*show)(const char *name, const json_t *j))
 {
     json_t *all = json_array(), *j;
     tt_err err = TT_OK;
     int bad = 0;
-    bool ok;
 
     for (int i = 0; i < count && !err; i++) {
-        if ((err = check_one(o, names[i], &ok, &j))) break;
-        bad += !ok;
-        if (!o->json && ok)
-            printf("ok   %s: %s, %s\n", names[i], text_of(j, "format"), text_of(j, "summary"));
-        else if (!o->json)
-            printf("bad  %s\n", text_of(j, "error"));
+        if ((err = check_one(o, names[i], jobs, &j))) break;
+        bad += json_is_false(json_object_get(j, "ok"));
+        if (!o->json) show(names[i], j);
         json_array_append_new(all, j);
     }
     if (o->json && !err) cli_json_print(stdout, json_incref(all), false);
     json_decref(all);
     if (!err && bad) err = tt_fail(TT_EDATA, "%d of %d are bad", bad, count);
     return err;
+}
+
+tt_err data_inspect(const data_opts *o, int count, const char **files)
+{
+    json_t *j;
+    tt_err err;
+
+    if (count == 1 && !o->json) { /* what is wrong with it is the error */
+        if ((err = look_at(o, files[0], &j))) return err;
+        show_look(files[0], j);
+        json_decref(j);
+        return TT_OK;
+    }
+    return check_all(o, count, files, false, show_look);
+}
+
+tt_err data_verify(const data_opts *o, int count, const char **names)
+{
+    return check_all(o, count, names, true, show_verdict);
 }

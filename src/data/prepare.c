@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -273,11 +272,10 @@ static tt_err write_meta(const maker *m)
 
 static tt_err cut_stream(maker *m)
 {
-    int64_t val = llround((double)m->tokens * m->o->val);
+    int64_t val = m->tokens - (int64_t)((double)m->tokens * (1 - m->o->val)); /* as nanoGPT */
     tt_bytes all;
     tt_err err;
 
-    if (m->o->val > 0 && val < 1) val = 1;
     if (m->tokens < val + 1)
         return tt_fail(TT_EDATA, "there are %lld tokens, of which %lld are to validate on: too few",
                        (long long)m->tokens, (long long)val);
