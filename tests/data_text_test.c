@@ -164,7 +164,7 @@ TT_TEST(text, what_does_not_fit_is_told)
         {"", "{dir: '', train: {format: text, file: t}}", "t has 0 tokens", 3, 9},
         {"", "{dir: '', train: {format: lines, file: t}}", "no lines in it", 3, 9},
         {"abc\nabcde\n", "{dir: '', train: {format: lines, file: t}}", "line 2 has", 5, 9},
-        {"abc", "{dir: '', train: {format: text, file: t, tokens: words}}", "must be bytes or chars", 2, 9},
+        {"abc", "{dir: '', train: {format: text, file: t, tokens: words}}", "must be bytes, chars or gpt2", 2, 9},
     };
 
     for (int i = 0; i < TT_COUNT(bad); i++) {

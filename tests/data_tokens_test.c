@@ -362,6 +362,39 @@ TT_TEST(data_tokens, a_tokenizer_is_asked_for_and_only_where_it_is_used)
                    want);
 }
 
+TT_TEST(data_tokens, other_texts_are_encoded_as_the_training_set_is)
+{
+    tt_data_want want = wants_tokens(2, SMALL_COUNT);
+    int32_t id[16];
+    tt_str text = {0};
+    int64_t n;
+    opened o;
+
+    write_plain("t.bin", 250, 12);
+    EXPECT_OK(open_text(plain_job, want, &o)); /* who knows what these are? */
+    EXPECT_ERR(TT_EDATA, tt_data_encode(o.data, "hello", 5, id, &n));
+    EXPECT_MESSAGE("name a `tokenizer:`");
+    EXPECT_INT(250, tt_data_first(o.data));
+    tt_data_decode(o.data, 255, &text);
+    EXPECT_STR("255 ", text.data);
+    shut(&o);
+    NEEDS_PCRE2;
+    write_small("small");
+    write_text("t.txt", "hello hello hello");
+    for (int shards = 0; shards < 2; shards++) {
+        EXPECT_OK(open_text(
+            shards ? "dir: .\ntrain: {format: tokens, files: t.bin, tokenizer: small}" : gpt2_job,
+            want, &o));
+        EXPECT_OK(tt_data_encode(o.data, "hello he", 8, id, &n));
+        EXPECT(n == 3 && id[0] == 259 && id[1] == small_id(' ') && id[2] == 256);
+        tt_str_free(&text);
+        for (int i = 0; i < n; i++) tt_data_decode(o.data, id[i], &text);
+        EXPECT_STR("hello he", text.data);
+        shut(&o);
+    }
+    tt_str_free(&text);
+}
+
 /* ---- from text to shards ---- */
 
 static tt_err prepare(const char *tokens, const char *out, double val, int64_t most,

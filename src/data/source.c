@@ -30,6 +30,7 @@ void tt_source_close(tt_source *s)
     for (int i = 0; i < s->block_count; i++) tt_block_free(s->block[i].p, s->block[i].size);
     for (int i = 0; i < 2; i++) tt_file_release(&s->file[i]);
     for (int i = 0; i < s->shard_count; i++) tt_file_release(&s->shard[i].file);
+    tt_bpe_close(s->bpe);
     tt_arena_close(s->arena);
     free(s);
 }

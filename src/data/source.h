@@ -47,6 +47,8 @@ typedef struct tt_source {
     int shard_count;
     int64_t tokens, window, text_bytes; /* bytes they were made of; 0: unknown            */
     int edge;
+    struct tt_bpe *bpe; /* of tokens that are GPT-2's; NULL, too, where the content is in common */
+    bool nameless;      /* it is not known what tokens stand for: no names, no bytes          */
 
     const int32_t *ids; /* (kept, ids_each), -1: none; NULL: there are none             */
     int64_t ids_each;
@@ -195,7 +197,10 @@ tt_err tt_criteo_decode(tt_source *s, const tt_source_ctx *c, const tt_node *row
                         const tt_ints *divide, const char *text, size_t size);
 tt_err tt_dlrm_decode(tt_source *s, const tt_source_ctx *c, const tt_node *rows_at,
                       const tt_ints *divide, const uint8_t *data, size_t size);
-/* Text by the tokenizer in a folder below c->dir; `at` is where that stands. */
+/* The tokenizer in a folder below c->dir becomes the source's; `at` is where that stands. */
+tt_err tt_source_bpe(tt_source *s, const tt_source_ctx *c, const tt_node *at,
+                     const char *tokenizer);
+/* Text by that tokenizer. */
 tt_err tt_text_bpe(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *tokenizer,
                    bool lines, const tt_bytes *text);
 tt_err tt_csv_decode(tt_source *s, tt_node *map, const char *what, const tt_source_ctx *c,

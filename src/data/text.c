@@ -8,6 +8,7 @@
  *
  * A token is a byte, or a character of UTF-8: then token k is the k-th character there is in the
  * training text, in the order of their numbers; or one of GPT-2's (text_bpe.c). */
+#include "data/bpe.h"
 #include "data/source.h"
 
 #include <stdlib.h>
@@ -316,28 +317,62 @@ static const tt_source *text_of(const tt_data *d)
     return s->keep == TT_KEEP_TOKENS ? s : NULL;
 }
 
+/* Is it known what its tokens stand for? Without names or a tokenizer they are bytes. */
+static bool is_spelled(const tt_source *s)
+{
+    return s->bpe || s->class_name || (!s->nameless && s->classes <= 257);
+}
+
+/* The token of a character, -1 if there is none. */
+static int find_char(const tt_source *s, const char *c, size_t n)
+{
+    for (int k = 0; k < s->classes; k++)
+        if (strlen(s->class_name[k]) == n && !memcmp(s->class_name[k], c, n)) return k;
+    return -1;
+}
+
+typedef struct id_sink {
+    int32_t *out;
+    int64_t count;
+} id_sink;
+
+static tt_err put_ids(void *to, const int32_t *id, int count)
+{
+    id_sink *s = to;
+
+    memcpy(s->out + s->count, id, (size_t)count * sizeof *id);
+    s->count += count;
+    return TT_OK;
+}
+
 tt_err tt_data_encode(const tt_data *d, const char *text, size_t size, int32_t *out, int64_t *count)
 {
     const tt_source *s = text_of(d);
     const uint8_t *from = (const uint8_t *)text;
+    id_sink to = {out, 0};
+    tt_err err;
 
     *count = 0;
     if (!s) return tt_fail(TT_EDATA, "the training set is no text");
+    if (!is_spelled(s))
+        return tt_fail(TT_EDATA,
+                       "what the numbers in %s stand for is not known: name a `tokenizer:` beside "
+                       "`files:` (--set data.train.tokenizer=DIR)",
+                       s->name);
+    if (s->bpe) {
+        err = tt_bpe_encode(s->bpe, text, size, put_ids, &to);
+        *count = to.count;
+        return err;
+    }
     for (size_t at = 0; at < size;) {
         size_t was = at;
-        int32_t c = s->class_name ? next_char(from, size, &at) : from[at++];
-        int k = c;
-        if (s->class_name) {
-            if (c < 0) return tt_fail(TT_EDATA, "byte %zu is not UTF-8", was);
-            for (k = 0; k < s->classes; k++)
-                if (strlen(s->class_name[k]) == at - was &&
-                    !memcmp(s->class_name[k], text + was, at - was))
-                    break;
-        }
-        if (k >= s->classes)
+        int32_t c = s->class_name ? tt_char_next(from, size, &at) : from[at++];
+        if (c < 0) return tt_fail(TT_EDATA, "byte %zu is not UTF-8", was);
+        if (s->class_name) c = find_char(s, text + was, at - was);
+        if (c < 0 || c >= s->classes)
             return tt_fail(TT_EDATA, "'%.*s' is nowhere in the training text", (int)(at - was),
                            text + was);
-        out[(*count)++] = k;
+        out[(*count)++] = c;
     }
     return TT_OK;
 }
@@ -347,9 +382,15 @@ void tt_data_decode(const tt_data *d, int32_t token, tt_str *out)
     const tt_source *s = text_of(d);
     char byte = (char)token;
 
-    if (!s || token < 0 || token >= s->classes) return;
-    if (s->class_name)
+    if (!s || token < 0) return;
+    if (s->bpe && token < tt_bpe_count(s->bpe))
+        tt_bpe_decode(s->bpe, &token, 1, out);
+    else if (token >= s->classes)
+        return;
+    else if (s->class_name)
         tt_str_put(out, s->class_name[token], strlen(s->class_name[token]));
+    else if (!is_spelled(s))
+        tt_str_add(out, "%d ", token);
     else if (token < 256)
         tt_str_put(out, &byte, 1);
 }
@@ -363,7 +404,10 @@ int tt_data_edge(const tt_data *d)
 int tt_data_first(const tt_data *d)
 {
     const tt_source *s = text_of(d);
-    return s ? s->token[0] : 0;
+    int32_t first = 0;
+
+    if (s) tt_tokens_get(s, 0, 1, &first);
+    return first;
 }
 
 /* ---- batches ---- */

@@ -70,17 +70,20 @@ static tt_err encode(tt_source *s, const tt_source_ctx *c, tt_bpe *b, bool lines
     return lines ? TT_OK : tt_tokens_windows(s, c->want->ids);
 }
 
-tt_err tt_text_bpe(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *tokenizer,
-                   bool lines, const tt_bytes *text)
+tt_err tt_source_bpe(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *tokenizer)
 {
     const char *path;
-    tt_bpe *b;
     tt_err err;
 
     if ((err = tt_source_expand(s->arena, at, tokenizer, &path))) return err;
     if (*path != '/' && *c->dir) path = tt_arena_printf(s->arena, "%s/%s", c->dir, path);
-    if ((err = tt_bpe_open(path, &b))) return err;
-    err = encode(s, c, b, lines, text);
-    tt_bpe_close(b);
-    return err;
+    return tt_bpe_open(path, &s->bpe);
+}
+
+tt_err tt_text_bpe(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *tokenizer,
+                   bool lines, const tt_bytes *text)
+{
+    tt_err err = tt_source_bpe(s, c, at, tokenizer);
+
+    return err ? err : encode(s, c, s->bpe, lines, text);
 }

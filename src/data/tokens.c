@@ -16,12 +16,15 @@
 typedef struct token_keys {
     int format;
     tt_strings files;
+    const char *tokenizer;
 } token_keys;
 
 static const tt_key keys[] = {
     TT_FORMAT_KEY(token_keys),
     {"files", TT_STRINGS, offsetof(token_keys, files), NULL, 0, 0, NULL,
      "files of tokens, in this order: names, or patterns (train-*.bin)"},
+    {"tokenizer", TT_STRING, offsetof(token_keys, tokenizer), "-", 0, 0, NULL,
+     "folder of vocab.bpe and encoder.json: what the numbers stand for, to sample"},
 };
 
 /* ---- Files ---- */
@@ -261,6 +264,7 @@ static tt_err open_all(tt_source *s, const tt_source_ctx *c, const char *const *
     if ((err = tt_tokens_meta_read(s->arena, path[0], &m))) return err;
     s->classes = m.vocab;
     s->class_name = m.name;
+    s->nameless = !m.name && !(m.there && !strcmp(m.kind, "bytes"));
     s->shard = tt_arena_take(s->arena, (size_t)count * sizeof *s->shard, sizeof(void *));
     for (int i = 0; i < count; i++)
         if ((err = open_shard(s, c, &m, path[i]))) return err;
@@ -293,5 +297,7 @@ tt_err tt_source_tokens(tt_node *map, const char *what, const tt_source_ctx *c, 
         path = all;
         count += n;
     }
+    if (k.tokenizer && (err = tt_source_bpe(s, c, tt_node_get(map, "tokenizer"), k.tokenizer)))
+        return err;
     return open_all(s, c, path, count);
 }
