@@ -439,9 +439,9 @@ static const struct {
     {"libsvm", tt_source_libsvm, "file", NULL},
     {"text", tt_source_text, "file", NULL},
     {"lines", tt_source_lines, "file", NULL},
+    {"tokens", tt_source_tokens, "files", NULL},
     {"criteo", tt_source_criteo, "file", NULL},
     {"dlrm", tt_source_dlrm, "file", NULL},
-    {"tokens", tt_source_tokens, "files", NULL},
     {"synth", tt_source_synth, NULL, NULL},
 };
 
