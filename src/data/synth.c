@@ -1,4 +1,4 @@
-/* Datasets made on the spot: for benchmarks (images, vectors: noise with random labels) and for
+/* Datasets made on the spot: for benchmarks (images, vectors, tokens: noise) and for
  * tests and examples that must be able to learn (blobs, regression, clicks, shapes).
  *
  * Every value is a pure function of (seed, set, row, element). Noise is kept as a pool of distinct
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { IMAGES, VECTORS, REGRESSION, BLOBS, CLICKS, SHAPES };
+enum { IMAGES, VECTORS, REGRESSION, BLOBS, CLICKS, SHAPES, TOKENS };
 
 typedef struct synth_keys {
     int format, kind;
@@ -24,9 +24,10 @@ typedef struct synth_keys {
 static const tt_key keys[] = {
     TT_FORMAT_KEY(synth_keys),
     {"kind", TT_CHOICE, offsetof(synth_keys, kind), "blobs", 0, 0,
-     "images|vectors|regression|blobs|clicks|shapes",
+     "images|vectors|regression|blobs|clicks|shapes|tokens",
      "images, vectors: noise, random labels; blobs, regression, clicks: can be learnt; clicks has "
-     "ids, too; shapes: circles, squares and triangles, a label for each pixel"},
+     "ids, too; shapes: circles, squares and triangles, a label for each pixel; tokens: a text of "
+     "noise"},
     {"count", TT_INT, offsetof(synth_keys, count), "1000", 1, 1e15, NULL, "number of samples"},
     {"noise", TT_NUMBER, offsetof(synth_keys, noise), "0.1", 0, 1e6, NULL,
      "blobs: deviation around a centre; regression: of the target; shapes: of pixels from 0 to 1"},
@@ -256,10 +257,35 @@ static tt_err make_shapes(tt_node *map, const tt_source_ctx *c, const synth_keys
     return tt_shapes_make(s, key, (float)k->noise);
 }
 
+/* As many windows as the model's context is long. */
+static tt_err make_tokens(tt_node *map, const tt_source_ctx *c, const synth_keys *k, uint64_t key,
+                          tt_source *s)
+{
+    int64_t window = c->want->ids, rows = k->classes, count = k->count;
+    uint16_t *token;
+    tt_err err;
+
+    if (!window || c->want->labels != window)
+        return tt_node_fail(map, "kind tokens makes texts: the model must take tokens, "
+                                 "input: {ids: N}, and its loss judge each by the next");
+    for (int64_t i = 0; i < window && c->want->id_rows; i++)
+        if (c->want->id_rows[i] && c->want->id_rows[i] < rows) rows = c->want->id_rows[i];
+    if (rows > UINT16_MAX) rows = UINT16_MAX;
+    if (count > POOL_ROWS) count = POOL_ROWS;
+    s->tokens = count * window + 1;
+    if ((err = tt_tokens_begin(s, c, (size_t)s->tokens, &token))) return err;
+    for (int64_t i = 0; i < s->tokens; i++)
+        token[i] = (uint16_t)pick(key, (uint64_t)i, (uint64_t)rows);
+    s->text_bytes = 0;
+    s->classes = (int)rows;
+    s->nameless = true;
+    return tt_tokens_windows(s, window);
+}
+
 tt_err tt_source_synth(tt_node *map, const char *what, const tt_source_ctx *c, tt_source *s)
 {
-    static const char *const kinds[] = {"images", "vectors", "regression",
-                                        "blobs",  "clicks",  "shapes"};
+    static const char *const kinds[] = {"images", "vectors", "regression", "blobs",
+                                        "clicks", "shapes",  "tokens"};
     int64_t features = tt_shape_count(c->want->input), m = c->want->targets;
     synth_keys k;
     uint64_t shared, own;
@@ -292,6 +318,7 @@ tt_err tt_source_synth(tt_node *map, const char *what, const tt_source_ctx *c, t
         return make_clicks(s, &who);
     }
     if (k.kind == SHAPES) return make_shapes(map, c, &k, own, s);
+    if (k.kind == TOKENS) return make_tokens(map, c, &k, tt_random_key(own, "token"), s);
     if (k.kind == BLOBS && k.classes == 0) k.classes = 2;
     if ((err = make_x(s, k.kind, tt_random_key(own, "x"), features))) return err;
     if (k.classes > 0 && k.kind != REGRESSION)
