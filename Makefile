@@ -18,7 +18,7 @@ CC      := gcc
 
 MODULES := base tensor comm store model data optim strategy cluster train api cli
 LIBS    := yaml-0.1 jansson zlib libcrypto libzmq $(if $(filter mpich,$(MPI)),mpich,ompi-c)
-OPTIONAL_LIBS := libcurl libpng libdeflate hwloc
+OPTIONAL_LIBS := libcurl libpng libdeflate hwloc libpcre2-8
 have    = $(shell pkg-config --exists $(1) 2>/dev/null && echo 1)
 PKGS    := $(LIBS) $(foreach l,$(OPTIONAL_LIBS),$(if $(call have,$(l)),$(l)))
 
@@ -30,7 +30,7 @@ PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 ALL_CFLAGS = -std=gnu11 $(CFLAGS) $(WARN) $(HARDEN) -fPIC -fno-math-errno -fvisibility=hidden -pthread \
            $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all) \
            $(if $(filter libcurl,$(PKGS)),-DTT_HAVE_CURL) $(if $(filter libpng,$(PKGS)),-DTT_HAVE_PNG) \
-           $(if $(filter libdeflate,$(PKGS)),-DTT_HAVE_DEFLATE) $(if $(filter hwloc,$(PKGS)),-DTT_HAVE_HWLOC) $(if $(filter mpich,$(MPI)),-DTT_MPICH) $(if $(WIDE),-DTT_WIDE) \
+           $(if $(filter libdeflate,$(PKGS)),-DTT_HAVE_DEFLATE) $(if $(filter hwloc,$(PKGS)),-DTT_HAVE_HWLOC) $(if $(filter libpcre2-8,$(PKGS)),-DTT_HAVE_PCRE2) $(if $(filter mpich,$(MPI)),-DTT_MPICH) $(if $(WIDE),-DTT_WIDE) \
            -DTT_VERSION='"$(VERSION)"' -Isrc -Iinclude -I$(B)/gen $(PKG_CFLAGS)
 LDFLAGS += -pthread -Wl,-z,relro,-z,now $(if $(SAN),-fsanitize=$(SAN))
 LDLIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm
@@ -108,7 +108,7 @@ $(B)/replay-%: tests/fuzz/%_fuzz.c tests/fuzz/replay.c $(B)/libtutti.a
 replays: $(FUZZ_TARGETS:%=$(B)/replay-%)
 build-fuzz/fuzz-%: tests/fuzz/%_fuzz.c
 	@mkdir -p $(@D)
-	clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize=function -Wno-unknown-attributes -std=gnu11 -DTT_VERSION='"fuzz"' -Isrc -Iinclude \
+	clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize=function -Wno-unknown-attributes -std=gnu11 -DTT_VERSION='"fuzz"' $(if $(filter libpcre2-8,$(PKGS)),-DTT_HAVE_PCRE2) -Isrc -Iinclude \
 	    $(PKG_CFLAGS) -o $@ $< src/base/*.c src/comm/*.c src/cluster/*.c src/data/*.c src/store/*.c src/tensor/shape.c $(LDLIBS) -lpthread
 fuzz:
 	tools/setup fuzz

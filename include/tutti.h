@@ -121,7 +121,8 @@ TUTTI_API void tutti_job_close(tutti_job *job);
 typedef struct tutti_rows { /* samples in memory: chapter 4 */
     int64_t count;
     const float *x;       /* (count, numbers of the model's input) */
-    const int32_t *label; /* (count), for losses that compare classes; -1: has none */
+    const int32_t *label; /* (count), for losses that compare classes; -1: has none. Where each
+                             pixel of an image is judged: (count, height, width) */
     const float *target;  /* (count, numbers of the output), for losses that compare numbers */
 } tutti_rows;
 
@@ -136,10 +137,14 @@ typedef struct tutti_options { /* zero it ({0}), then set what you need */
     tutti_world *world;            /* train together, chapter 5; NULL: alone */
 } tutti_options;
 
-typedef struct tutti_metrics {   /* NAN where it does not apply */
-    double loss, accuracy, top5; /* fractions, not percent */
-    double auc;                  /* area under the ROC curve, where there are two classes */
+typedef struct tutti_metrics {        /* NAN where it does not apply */
+    double loss, accuracy, top5;      /* fractions, not percent */
+    double auc;                       /* area under the ROC curve, where there are two classes */
+    double perplexity, bits_per_byte; /* of tokens, of a text */
+    double miou; /* where pixels are judged: mean over classes of intersection / union */
     int64_t samples;
+    double logloss, calibration; /* of two classes; mean probability of class 1, by its share */
+    double entropy;              /* ... logloss, by that of who always tells this share       */
 } tutti_metrics;
 
 typedef struct tutti_progress {

@@ -114,8 +114,8 @@ TT_TEST(data_fill, a_step_is_the_sum_of_its_grains)
     opened o;
 
     EXPECT_OK(open_text(images, want, &o));
-    EXPECT_OK(tt_batch_open(24, 144, true, 0, &full));
-    EXPECT_OK(tt_batch_open(24, 144, true, 0, &grain));
+    EXPECT_OK(tt_batch_open(24, ROW(144, 1, 0), &full));
+    EXPECT_OK(tt_batch_open(24, ROW(144, 1, 0), &grain));
     for (int step = 0; step < 10; step++) {
         int n = tt_order_size(&order, step);
         EXPECT_OK(tt_data_fill(o.data, TT_TRAIN, &order, step, 0, n, &full));
@@ -123,14 +123,14 @@ TT_TEST(data_fill, a_step_is_the_sum_of_its_grains)
         for (int first = 0; first < n; first += 5) {
             int k = n - first < 5 ? n - first : 5;
             EXPECT_OK(tt_data_fill(o.data, TT_TRAIN, &order, step, first, k, &grain));
-            tt_batch cut = tt_batch_cut(&full, first, k, 144, 0);
+            tt_batch cut = tt_batch_cut(&full, first, k, ROW(144, 1, 0));
             EXPECT(!memcmp(cut.x, grain.x, (size_t)k * 144 * 4));
             EXPECT(!memcmp(cut.label, grain.label, (size_t)k * 4));
             EXPECT(!memcmp(cut.place, grain.place, (size_t)k * 16));
         }
     }
-    tt_batch_close(&full, 24, 144, 0);
-    tt_batch_close(&grain, 24, 144, 0);
+    tt_batch_close(&full, 24, ROW(144, 1, 0));
+    tt_batch_close(&grain, 24, ROW(144, 1, 0));
     shut(&o);
 }
 
@@ -142,7 +142,7 @@ TT_TEST(data_fill, asks_beyond_the_step_are_refused)
     opened o;
 
     EXPECT_OK(open_text(images, want, &o));
-    EXPECT_OK(tt_batch_open(24, 144, true, 0, &b));
+    EXPECT_OK(tt_batch_open(24, ROW(144, 1, 0), &b));
     EXPECT_ERR(TT_EINVAL, tt_data_fill(o.data, TT_TRAIN, &order, 4, 0, 8, &b)); /* 7 are left */
     EXPECT_ERR(TT_EINVAL, tt_data_fill(o.data, TT_TRAIN, &order, 0, 20, 5, &b));
     EXPECT_ERR(TT_EINVAL, tt_data_fill(o.data, TT_TRAIN, &order, -1, 0, 1, &b));
@@ -150,7 +150,7 @@ TT_TEST(data_fill, asks_beyond_the_step_are_refused)
     EXPECT_MESSAGE("no validation data");
     order.count = 100;
     EXPECT_ERR(TT_EINVAL, tt_data_fill(o.data, TT_TRAIN, &order, 0, 0, 1, &b));
-    tt_batch_close(&b, 24, 144, 0);
+    tt_batch_close(&b, 24, ROW(144, 1, 0));
     shut(&o);
 }
 
@@ -170,7 +170,7 @@ TT_TEST(data_fill, augmentation_is_a_shifted_and_mirrored_image)
     EXPECT_OK(open_text("dir: .\nscale: 1\ntrain: {format: idx, images: x}\n"
                         "val: {images: x}\naugment: {crop: 1, flip: true}",
                         want, &o));
-    EXPECT_OK(tt_batch_open(1, 16, false, 0, &b));
+    EXPECT_OK(tt_batch_open(1, ROW(16, 0, 0), &b));
     for (int step = 0; step < 200; step++) {
         int found = 0, fdy = 0, fdx = 0, fflip = 0;
         EXPECT_OK(tt_data_fill(o.data, TT_TRAIN, &order, step, 0, 1, &b));
@@ -192,8 +192,43 @@ TT_TEST(data_fill, augmentation_is_a_shifted_and_mirrored_image)
     order.augment = false;
     EXPECT_OK(tt_data_fill(o.data, TT_VAL, &order, 3, 0, 1, &b));
     for (int i = 0; i < 16; i++) EXPECT(b.x[i] == (float)pixel[i]);
-    tt_batch_close(&b, 1, 16, 0);
+    tt_batch_close(&b, 1, ROW(16, 1, 0));
     shut(&o);
+}
+
+/* Pixels that are their own labels stay so, wherever they go. */
+TT_TEST(data_fill, labels_of_pixels_move_with_them)
+{
+    uint8_t pixel[2 * 16];
+    int dim[] = {2, 4, 4}, outside = 0;
+    tt_data_want want = wants(3, 1, 4, 4, 20, 0);
+    tt_order order = {.count = 2, .batch = 2, .by_pass = true, .augment = true, .seed = 1};
+    static const char job[] = "dir: .\nscale: 1\ntrain: {format: idx, images: x, labels: x}\n"
+                              "augment: {crop: 1, flip: true}";
+    tt_batch b;
+    opened o;
+
+    want.labels = 16;
+    for (int i = 0; i < 32; i++) pixel[i] = (uint8_t)(i % 16 + 1 + i / 16);
+    write_idx("x", 3, dim, pixel, 32);
+    EXPECT_OK(open_text(job, want, &o));
+    EXPECT_OK(tt_batch_open(2, ROW(16, 16, 0), &b));
+    for (int step = 0; step < 50; step++) {
+        EXPECT_OK(tt_data_fill(o.data, TT_TRAIN, &order, step, 0, 2, &b));
+        for (int i = 0; i < 32; i++) {
+            EXPECT_INT(b.x[i] == 0 ? -1 : (int)b.x[i], b.label[i]);
+            outside += b.label[i] < 0;
+        }
+    }
+    EXPECT(outside > 100);
+    tt_batch_close(&b, 2, ROW(16, 16, 0));
+    shut(&o);
+    dim[1] = dim[2] = 2;
+    write_idx("y", 3, dim, pixel, 8);
+    want.labels = 4;
+    EXPECT_REFUSED(TT_EINVAL, "augment moves pixels",
+                   "dir: .\ntrain: {format: idx, images: x, labels: y}\naugment: {flip: true}",
+                   want);
 }
 
 TT_TEST(data_fill, normalisation_is_per_channel_and_auto_finds_it)
@@ -401,7 +436,7 @@ TT_TEST(data_open, rows_in_memory_are_borrowed_and_checked)
 {
     float x[] = {1, 2, 3, 4, 5, 6}, y[] = {10, 20, 30};
     int32_t label[] = {0, 1, -1};
-    tt_data_rows rows = {x, label, NULL, 3, NULL};
+    tt_data_rows rows = {.x = x, .label = label, .n = 3};
     tt_data_want want = wants_vector(2, 2, 0);
     tt_data *d;
     whole w;
@@ -471,7 +506,7 @@ TT_TEST(data_speed, bytes_become_floats_at_memory_speed)
     opened o;
 
     EXPECT_OK(open_text("train: {format: synth, kind: images, count: 60000}", want, &o));
-    EXPECT_OK(tt_batch_open(1000, 784, true, 0, &b));
+    EXPECT_OK(tt_batch_open(1000, ROW(784, 1, 0), &b));
     for (int i = 0; i < 50; i++) {
         double begun = tt_clock_s();
         EXPECT_OK(tt_data_fill(o.data, TT_TRAIN, &order, i, 0, 1000, &b));
@@ -481,7 +516,7 @@ TT_TEST(data_speed, bytes_become_floats_at_memory_speed)
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__OPTIMIZE__)
     EXPECT(1000 * 784 * 4 / best > 0.25e9); /* a quarter of the aim, for noisy machines */
 #endif
-    tt_batch_close(&b, 1000, 784, 0);
+    tt_batch_close(&b, 1000, ROW(784, 1, 0));
     shut(&o);
 }
 

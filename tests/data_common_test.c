@@ -115,7 +115,7 @@ typedef struct known {
     const char *job;
     int rank;
     int64_t c, h, w;
-    int classes, targets;
+    int classes, targets, labels; /* labels 0: one */
 } known;
 
 static const known jobs[] = {
@@ -150,6 +150,7 @@ static const known jobs[] = {
      0},
     {"train: {format: synth, kind: regression, count: 50}\nval: {format: synth, count: 9}", 1, 5, 0,
      0, 0, 2},
+    {"train: {format: synth, kind: shapes, count: 20}\nval: {split: 0.3}", 3, 1, 12, 11, 4, 0, 132},
 };
 
 static void expect_same_split(const tt_data *a, const tt_data *b, tt_split split, tt_data_want want)
@@ -169,8 +170,9 @@ static void expect_same_split(const tt_data *a, const tt_data *b, tt_split split
     }
     x = take_all(a, split, want);
     y = take_all(b, split, want);
-    EXPECT(!memcmp(x.b.x, y.b.x, sizeof *x.b.x * (size_t)(n * x.features)));
-    if (want.classes) EXPECT(!memcmp(x.b.label, y.b.label, sizeof *x.b.label * (size_t)n));
+    EXPECT(!memcmp(x.b.x, y.b.x, sizeof *x.b.x * (size_t)(n * x.row.features)));
+    if (want.classes)
+        EXPECT(!memcmp(x.b.label, y.b.label, sizeof *x.b.label * (size_t)(n * want.labels)));
     if (want.targets)
         EXPECT(!memcmp(x.b.target, y.b.target, sizeof(float) * (size_t)(n * want.targets)));
     free_all(&x);
@@ -216,6 +218,8 @@ TT_TEST(data_common, every_format_is_the_same_as_alone)
         tt_data_want want = wants(k->rank, k->c, k->h, k->w, k->classes, k->targets);
         char job[512];
         opened alone, first, second;
+
+        if (k->labels) want.labels = k->labels;
 
         snprintf(job, sizeof job, "dir: .\n%s\n", k->job);
         EXPECT_OK(open_text(job, want, &alone));

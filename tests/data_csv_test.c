@@ -11,11 +11,11 @@ static void expect_rows(const char *job, tt_data_want want, tt_split split, cons
     EXPECT_OK(open_text(job, want, &o));
     tt_log_quiet(false);
     w = take_all(o.data, split, want);
-    for (int64_t i = 0; i < w.b.n * w.features; i++)
+    for (int64_t i = 0; i < w.b.n * w.row.features; i++)
         if (!(fabsf(w.b.x[i] - x[i]) < 1e-5f))
             FAIL("value %lld is %g, wanted %g", (long long)i, w.b.x[i], x[i]);
     for (int i = 0; label && i < w.b.n; i++) EXPECT_INT(label[i], w.b.label[i]);
-    for (int64_t i = 0; target && i < w.b.n * w.targets; i++)
+    for (int64_t i = 0; target && i < w.b.n * w.row.targets; i++)
         EXPECT(isnan(target[i]) ? isnan(w.b.target[i]) : target[i] == w.b.target[i]);
     free_all(&w);
     shut(&o);

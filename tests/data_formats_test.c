@@ -271,6 +271,42 @@ TT_TEST(data_npy, targets_may_be_absent_in_a_row)
     EXPECT_REFUSED(TT_EDATA, "wants 3 targets per sample, the data has 2", npy_job, want);
 }
 
+TT_TEST(data_npy, labels_may_be_of_pixels)
+{
+    uint8_t x[12];
+    int8_t y[] = {0, 1, 2, -1, 1, 1, 2, 0, 0, 2, 1, 1}, turned[12];
+    tt_data_want want = wants(3, 1, 2, 3, 3, 0);
+    opened o;
+    whole w;
+
+    want.labels = 6;
+    for (int i = 0; i < 12; i++) {
+        x[i] = (uint8_t)i;
+        turned[i % 6 / 3 * 2 + i % 3 * 4 + i / 6] = y[i]; /* (2, 2, 3), the first index fastest */
+    }
+    write_npy("x.npy", "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 1, 2, 3)}\n", x, 12);
+    for (int i = 0; i < 2; i++) {
+        write_npy("y.npy",
+                  i ? "{'descr': '|i1', 'fortran_order': True, 'shape': (2, 2, 3)}\n"
+                    : "{'descr': '|i1', 'fortran_order': False, 'shape': (2, 2, 3)}\n",
+                  i ? turned : y, 12);
+        EXPECT_OK(open_text(npy_job, want, &o));
+        EXPECT_INT(3, tt_data_classes(o.data));
+        EXPECT(!tt_data_labelled(o.data, TT_TRAIN) && tt_data_label(o.data, TT_TRAIN, 1) == -1);
+        w = take_all(o.data, TT_TRAIN, want);
+        for (int k = 0; k < 12; k++) EXPECT_INT(y[k], w.b.label[k]);
+        free_all(&w);
+        shut(&o);
+    }
+    y[7] = 3;
+    write_npy("y.npy", "{'descr': '|i1', 'fortran_order': False, 'shape': (2, 2, 3)}\n", y, 12);
+    EXPECT_REFUSED(TT_EDATA, "row 1, label 1 (offset", npy_job, want);
+    want.labels = 12;
+    EXPECT_REFUSED(TT_EDATA, "6 values per row, but the loss judges 12 pixels", npy_job, want);
+    want.labels = 1;
+    EXPECT_REFUSED(TT_EDATA, "labels are one class number per row", npy_job, want);
+}
+
 TT_TEST(data_npy, damage_and_danger_are_refused)
 {
     static const struct {
@@ -526,6 +562,77 @@ TT_TEST(data_synth, blobs_lie_around_centres_both_splits_share)
     shut(&o);
 }
 
+static tt_data_want wants_pixels(void)
+{
+    tt_data_want want = wants(3, 1, 16, 20, 4, 0);
+    want.labels = 16 * 20;
+    return want;
+}
+
+TT_TEST(data_synth, shapes_have_a_class_for_each_pixel)
+{
+    static const char job[] = "train: {format: synth, kind: shapes, count: 200, noise: 0.01}\n"
+                              "val: {count: 200}";
+    tt_data_want want = wants_pixels();
+    int64_t each[4] = {0}, images[4] = {0}, near = 0, edges = 0;
+    opened o, again;
+    whole t, v, u;
+
+    EXPECT_OK(open_text(job, want, &o));
+    EXPECT_OK(open_text(job, want, &again));
+    EXPECT_STR(tt_data_sha(o.data), tt_data_sha(again.data));
+    EXPECT_INT(4, tt_data_classes(o.data));
+    EXPECT_STR("triangle", tt_data_class_name(o.data, 3));
+    t = take_all(o.data, TT_TRAIN, want);
+    v = take_all(o.data, TT_VAL, want);
+    u = take_all(again.data, TT_TRAIN, want);
+    EXPECT(!memcmp(t.b.x, u.b.x, 200 * 320 * 4) && !memcmp(t.b.label, u.b.label, 200 * 320 * 4));
+    EXPECT(memcmp(t.b.label, v.b.label, 200 * 320 * 4) != 0);
+    for (int i = 0; i < 200; i++) {
+        bool has[4] = {false};
+        for (int p = 0; p < 320; p++) {
+            int at = i * 320 + p, c = t.b.label[at];
+            EXPECT(c >= 0 && c < 4);
+            each[c]++;
+            has[c] = true;
+            if (p % 20 == 19) continue;
+            /* with little noise, light changes where the class does */
+            bool edge = (c == 0) != (t.b.label[at + 1] == 0);
+            bool step = fabsf(t.b.x[at] - t.b.x[at + 1]) > 0.12f;
+            edges += edge;
+            near += edge && step;
+            if (c == t.b.label[at + 1] && c == 0) EXPECT(!step);
+        }
+        EXPECT(has[0] && (has[1] || has[2] || has[3]));
+        for (int c = 0; c < 4; c++) images[c] += has[c];
+    }
+    EXPECT(near == edges && edges > 1000);
+    for (int c = 1; c < 4; c++) EXPECT(images[c] > 60 && each[c] > 2000);
+    EXPECT(each[0] > each[1] + each[2] + each[3]);
+    free_all(&t);
+    free_all(&v);
+    free_all(&u);
+    shut(&again);
+    shut(&o);
+}
+
+TT_TEST(data_synth, shapes_want_images_and_their_classes)
+{
+    static const char job[] = "train: {format: synth, kind: shapes, count: 3}";
+    tt_data_want want = wants_pixels();
+
+    want.labels = 1;
+    EXPECT_REFUSED(TT_EDATA, "wants 1 label per sample, the data has 320", job, want);
+    want = wants_pixels();
+    want.classes = 3;
+    EXPECT_REFUSED(TT_EINVAL, "has 4 classes, ground, circle", job, want);
+    want = wants_vector(320, 4, 0);
+    EXPECT_REFUSED(TT_EINVAL, "kind shapes makes images", job, want);
+    want = wants_pixels();
+    EXPECT_REFUSED(TT_EDATA, "not one for each pixel",
+                   "train: {format: synth, kind: blobs, count: 3}", want);
+}
+
 TT_TEST(data_synth, a_billion_images_open_at_once)
 {
     tt_data_want want = wants(3, 3, 32, 32, 1000, 0);
@@ -535,10 +642,10 @@ TT_TEST(data_synth, a_billion_images_open_at_once)
 
     EXPECT_OK(open_text("train: {format: synth, kind: images, count: 1000000000}", want, &o));
     EXPECT_INT(1000000000, tt_data_count(o.data, TT_TRAIN));
-    EXPECT_OK(tt_batch_open(4, 3072, true, 0, &b));
+    EXPECT_OK(tt_batch_open(4, ROW(3072, 1, 0), &b));
     EXPECT_OK(tt_data_fill(o.data, TT_TRAIN, &order, 123456789, 0, 4, &b));
     for (int i = 0; i < 4 * 3072; i++) EXPECT(b.x[i] >= 0 && b.x[i] <= 1);
-    tt_batch_close(&b, 4, 3072, 0);
+    tt_batch_close(&b, 4, ROW(3072, 1, 0));
     shut(&o);
 }
 

@@ -13,7 +13,7 @@ typedef struct opened {
 static inline tt_data_want wants(int rank, int64_t c, int64_t h, int64_t w, int classes,
                                  int targets)
 {
-    tt_data_want want = {.classes = classes, .targets = targets};
+    tt_data_want want = {.classes = classes, .targets = targets, .labels = 1};
     want.input.rank = rank;
     want.input.dim[0] = c;
     want.input.dim[1] = h;
@@ -53,24 +53,23 @@ static inline void shut(opened *o)
 /* All samples of a split, in the order of the file. */
 typedef struct whole {
     tt_batch b;
-    int64_t features, targets;
+    tt_row row;
 } whole;
 
 static inline whole take_all(const tt_data *d, tt_split split, tt_data_want want)
 {
-    whole w = {.features = tt_shape_count(want.input)};
+    whole w = {.row = tt_data_row_of(&want)};
     int64_t n = tt_data_count(d, split);
     tt_order o = {.count = n, .batch = n, .by_pass = true, .augment = true};
 
-    w.targets = want.targets;
-    EXPECT_OK(tt_batch_open((int)n, w.features, want.classes > 0, w.targets, &w.b));
+    EXPECT_OK(tt_batch_open((int)n, &w.row, &w.b));
     EXPECT_OK(tt_data_fill(d, split, &o, 0, 0, (int)n, &w.b));
     return w;
 }
 
 static inline void free_all(whole *w)
 {
-    tt_batch_close(&w->b, w->b.n, w->features, w->targets);
+    tt_batch_close(&w->b, w->b.n, &w->row);
 }
 
 /* IDX file of bytes: `rank` dimensions, then n bytes of data. */

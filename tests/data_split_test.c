@@ -28,7 +28,7 @@ static void expect_same_alone(const char *job, tt_data_want want, tt_split split
     a = take_all(both.data, split, want);
     b = take_all(alone.data, split, want);
     EXPECT_INT(a.b.n, b.b.n);
-    EXPECT(!memcmp(a.b.x, b.b.x, sizeof *a.b.x * (size_t)(a.b.n * a.features)));
+    EXPECT(!memcmp(a.b.x, b.b.x, sizeof *a.b.x * (size_t)(a.b.n * a.row.features)));
     free_all(&a);
     free_all(&b);
     shut(&both);

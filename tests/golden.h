@@ -21,7 +21,7 @@ typedef struct golden_tensor {
 
 typedef struct golden {
     char name[80];
-    int64_t features;
+    int64_t features, ids, id_rows, labels;
     int classes, batch;
     double lr, momentum;
     double loss[GOLDEN_STEPS]; /* each step with a batch of its own    */
@@ -67,7 +67,8 @@ static inline void golden_weights(const tt_param *params, int count, float *w)
     for (int k = 0; k < count; k++) {
         const tt_param *p = &params[k];
         bool scale = p->rank == 1 && golden_ends(p->name, ".weight");
-        bool shift = golden_ends(p->name, ".bias") && k && params[k - 1].rank == 1;
+        bool shift = golden_ends(p->name, ".bias") && k + 1 < count && /* of a batch norm */
+                     params[k + 1].role == TT_STAT;
         float unit = 1;
         for (int64_t e = 6; p->rank > 1 && e < p->n / p->shape[0]; e *= 4) unit /= 2;
         for (int64_t i = 0; i < p->n; i++) {
@@ -86,15 +87,18 @@ static inline void golden_weights(const tt_param *params, int count, float *w)
     }
 }
 
-/* The samples of a step; x has room for batch * features. */
-static inline void golden_batch(const golden *g, int step, float *x, int32_t *label)
+/* The samples of a step. */
+static inline void golden_batch(const golden *g, int step, float *x, int32_t *id, int32_t *label)
 {
     int64_t first = (int64_t)step * g->batch;
 
     for (int64_t i = 0; i < g->batch * g->features; i++)
         x[i] = golden_value("x", first * g->features + i);
-    for (int i = 0; i < g->batch; i++)
-        label[i] = (int32_t)(golden_bits("label", "", first + i) % (uint64_t)g->classes);
+    for (int64_t i = 0; i < g->batch * g->ids; i++)
+        id[i] = (int32_t)(golden_bits("id", "", first * g->ids + i) % (uint64_t)g->id_rows);
+    for (int64_t i = 0; i < g->batch * g->labels; i++)
+        label[i] =
+            (int32_t)(golden_bits("label", "", first * g->labels + i) % (uint64_t)g->classes);
 }
 
 /* ---- The file ---- */
@@ -103,7 +107,7 @@ static inline void golden_line(golden *g, const char *line)
 {
     golden_tensor *t = g->tensor_count ? &g->tensor[g->tensor_count - 1] : NULL;
     char word[16], name[80];
-    long long n, dim[3];
+    long long n, dim[3] = {1, 1, 1};
     double v;
     int at;
 
@@ -113,8 +117,11 @@ static inline void golden_line(golden *g, const char *line)
             if (!t || t->told == GOLDEN_VALUES) FAIL("%s: values without a tensor", g->name);
             t->value[t->told++] = v;
         }
-    } else if (sscanf(line, "input %lld %lld %lld", &dim[0], &dim[1], &dim[2]) == 3) {
+    } else if (sscanf(line, "input %lld %lld %lld", &dim[0], &dim[1], &dim[2]) > 0) {
         g->features = dim[0] * dim[1] * dim[2];
+    } else if (sscanf(line, "ids %lld %lld", &dim[0], &dim[1]) == 2) {
+        g->ids = dim[0];
+        g->id_rows = dim[1];
     } else if (sscanf(line, "loss %lld %lf", &n, &v) == 2 && n >= 0 && n < GOLDEN_STEPS) {
         g->loss[n] = v;
     } else if (sscanf(line, "same %lld %lf", &n, &v) == 2 && n >= 0 && n < GOLDEN_STEPS) {
@@ -130,6 +137,8 @@ static inline void golden_line(golden *g, const char *line)
             g->classes = (int)v;
         else if (!strcmp(word, "batch"))
             g->batch = (int)v;
+        else if (!strcmp(word, "labels"))
+            g->labels = (int)v;
         else if (!strcmp(word, "lr"))
             g->lr = v;
         else if (!strcmp(word, "momentum"))
@@ -148,14 +157,15 @@ static inline void golden_load(const char *name, golden *g)
     char path[128], line[1024];
     FILE *f;
 
-    *g = (golden){.tensor = calloc(GOLDEN_TENSORS, sizeof *g->tensor)};
+    *g = (golden){.labels = 1, .tensor = calloc(GOLDEN_TENSORS, sizeof *g->tensor)};
     snprintf(g->name, sizeof g->name, "%s", name);
     snprintf(path, sizeof path, "tests/golden/%s.txt", name);
     if (!(f = fopen(tt_test_source(path), "r"))) FAIL("cannot read %s", tt_test_source(path));
     while (fgets(line, sizeof line, f)) golden_line(g, line);
     fclose(f);
     g->least /= 1000;
-    EXPECT(g->features && g->classes && g->batch && g->lr > 0 && g->eval > 0 && g->tensor_count);
+    EXPECT((g->features || g->ids) && g->classes && g->batch && g->lr > 0 && g->eval > 0 &&
+           g->tensor_count);
     for (int t = 0; t < GOLDEN_STEPS; t++) EXPECT(g->loss[t] > 0 && g->same[t] > 0);
 }
 

@@ -39,6 +39,8 @@ TT_TEST(graph, what_no_memory_holds_is_refused_where_it_stands)
          "'conv1' is too large"},
         {"input: [1000000]\nlayers: [dense: {out: 200000000}]\nloss: mse\n",
          "'dense1' is too large"},
+        {"input: [65536, 1]\nlayers: [lstm: {hidden: 65536, last: true}]\nloss: mse\n",
+         "lstm 'lstm1': a state of 65536 at 65536 positions is too large"},
     };
 
     for (int i = 0; i < TT_COUNT(cases); i++) {
@@ -82,6 +84,55 @@ TT_TEST(graph, unnamed_layers_are_numbered_past_the_names_given)
     EXPECT_STR("dense1.weight", p[0].name);
     EXPECT_STR("dense2.weight", p[2].name);
     EXPECT_STR("dense3.weight", p[4].name);
+    close_model(&o);
+}
+
+/* So that weights move between both without being turned or cut. */
+TT_TEST(graph, recurrent_layers_have_the_parameters_of_pytorch)
+{
+    static const struct {
+        const char *name;
+        int64_t rows, columns;
+    } want[] = {
+        {"lstm1.weight_ih", 24, 5}, {"lstm1.weight_hh", 24, 6}, {"lstm1.bias_ih", 24, 1},
+        {"lstm1.bias_hh", 24, 1},   {"gru1.weight_ih", 21, 6},  {"gru1.weight_hh", 21, 7},
+        {"gru1.bias_ih", 21, 1},    {"gru1.bias_hh", 21, 1},
+    };
+    opened o;
+    const tt_param *p;
+    int count;
+
+    EXPECT_OK(
+        open_model("input: [9, 5]\nlayers: [lstm: {hidden: 6}, gru: {hidden: 7, last: true}]\n"
+                   "loss: mse\n",
+                   1, &o));
+    p = tt_model_params(o.m, &count);
+    EXPECT_INT(TT_COUNT(want), count);
+    float *w = calloc((size_t)tt_model_size(o.m), sizeof *w);
+    tt_model_init(o.m, 1, w);
+    for (int i = 0; i < count; i++) {
+        float most = 0, bound = 1 / sqrtf(i < 4 ? 6 : 7);
+        EXPECT_STR(want[i].name, p[i].name);
+        EXPECT_INT(want[i].rows, p[i].shape[0]);
+        EXPECT_INT(want[i].rows * want[i].columns, p[i].n);
+        EXPECT_INT(want[i].columns > 1 ? TT_WEIGHT : TT_BIAS, p[i].role);
+        for (int64_t k = 0; k < p[i].n; k++) most = fmaxf(most, fabsf(w[p[i].at + k]));
+        EXPECT(most <= bound && most > 0.7f * bound); /* uniform, up to 1 / sqrt(hidden) */
+    }
+    EXPECT(tt_shape_equal((tt_shape){2, {9, 6}}, tt_model_layer(o.m, 0).out));
+    EXPECT(tt_shape_equal((tt_shape){1, {7}}, tt_model_layer(o.m, 1).out));
+    EXPECT_NEAR(2.0 * 9 * 24 * (5 + 6), tt_model_layer(o.m, 0).flops, 0);
+    free(w);
+    close_model(&o);
+}
+
+TT_TEST(graph, recurrent_layers_say_what_they_take)
+{
+    opened o;
+
+    EXPECT_INT(TT_EINVAL, open_model("input: [9]\nlayers: [gru: {hidden: 6}]\nloss: mse\n", 1, &o));
+    if (!strstr(tt_message(), "gru 'gru1' takes a sequence (positions, features), but its input"))
+        FAIL("%s", tt_message());
     close_model(&o);
 }
 

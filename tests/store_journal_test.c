@@ -52,7 +52,7 @@ TT_TEST(journal, lines_are_json_with_time_and_step)
     json_t *l;
 
     EXPECT_OK(tt_journal_open("j", -1, &j));
-    EXPECT_OK(tt_journal_line(j, 100, "train", "loss", 0.1, "lr", 1e-3, "samples", 25600.0, NULL));
+    EXPECT_OK(LINE(j, 100, "train", {"loss", 0.1}, {"lr", 1e-3}, {"samples", 25600.0}));
     l = line_of(0);
     EXPECT_STR("header", json_string_value(json_object_get(l, "type")));
     EXPECT_INT(1, json_integer_value(json_object_get(l, "schema")));
@@ -79,7 +79,7 @@ TT_TEST(journal, every_number_comes_back_as_it_was)
 
     EXPECT_OK(tt_journal_open("j", -1, &j));
     for (int i = 0; i < 5; i++) {
-        EXPECT_OK(tt_journal_line(j, i, NULL, "x", x[i], NULL));
+        EXPECT_OK(LINE(j, i, NULL, {"x", x[i]}));
         l = line_of(i + 1);
         EXPECT(json_number_value(json_object_get(l, "x")) == x[i]);
         EXPECT(json_object_get(l, "split") == NULL);
@@ -94,7 +94,7 @@ TT_TEST(journal, nan_becomes_null_and_is_named)
     json_t *l, *names;
 
     EXPECT_OK(tt_journal_open("j", -1, &j));
-    EXPECT_OK(tt_journal_line(j, 1, "train", "loss", NAN, "lr", 0.5, "norm", -INFINITY, NULL));
+    EXPECT_OK(LINE(j, 1, "train", {"loss", NAN}, {"lr", 0.5}, {"norm", -INFINITY}));
     l = line_of(1);
     EXPECT(json_is_null(json_object_get(l, "loss")));
     EXPECT(json_is_null(json_object_get(l, "norm")));
@@ -137,7 +137,7 @@ TT_TEST(journal, torn_last_line_is_forgotten)
     write_text(HEADER "{\"step\":1}\n{\"st"); /* the process died here */
     EXPECT_OK(tt_journal_open("j", -1, &j));
     EXPECT_FILE("j", HEADER "{\"step\":1}\n");
-    EXPECT_OK(tt_journal_line(j, 2, "train", NULL));
+    EXPECT_OK(LINE(j, 2, "train"));
     tt_journal_close(j);
     EXPECT_INT(3, line_count());
     l = line_of(2);
@@ -224,12 +224,12 @@ TT_TEST(journal, a_full_disk_tears_no_line)
     small = before;
     small.rlim_cur = 70; /* in the middle of the next line */
     setrlimit(RLIMIT_FSIZE, &small);
-    err = tt_journal_line(j, 1, "train", "loss", 0.5, "accuracy", 0.25, "lr", 0.125, NULL);
+    err = LINE(j, 1, "train", {"loss", 0.5}, {"accuracy", 0.25}, {"lr", 0.125});
     setrlimit(RLIMIT_FSIZE, &before);
     EXPECT_INT(TT_EIO, err);
     EXPECT_MESSAGE("write j");
     EXPECT_INT(1, line_count());
-    EXPECT_OK(tt_journal_line(j, 2, "train", "loss", 0.5, NULL)); /* room again */
+    EXPECT_OK(LINE(j, 2, "train", {"loss", 0.5})); /* room again */
     tt_journal_close(j);
     EXPECT_INT(2, line_count());
 }

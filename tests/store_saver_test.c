@@ -148,7 +148,7 @@ TT_TEST(saver, metrics_allocate_nothing_either)
     EXPECT_OK(tt_events_open("logs", &e));
     before = own_allocations;
     for (int i = 0; i < 3000; i++) { /* enough to fill the buffer of the events */
-        EXPECT(!tt_journal_line(j, i, "train", "loss", 1.0 / (i + 1), "norm", NAN, NULL));
+        EXPECT(!LINE(j, i, "train", {"loss", 1.0 / (i + 1)}, {"norm", NAN}));
         EXPECT(!tt_events_scalar(e, i, "train/loss", i));
     }
     EXPECT(!tt_journal_event(j, 1, "resize", "a sentence"));

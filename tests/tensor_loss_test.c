@@ -3,7 +3,7 @@
 
 static void loss_trial(const tt_kernels *k, tt_loss_kind kind)
 {
-    int n = help_int(1, 20), d = help_coin() ? help_int(1, 12) : help_int(1, 300);
+    int n = help_int(1, 40), d = help_coin() ? help_int(1, 12) : help_int(1, 300);
     bool labels = kind == TT_LOSS_NLL || (kind != TT_LOSS_MSE && help_coin());
     int32_t *label = help_bytes((size_t)n * sizeof *label);
     float *target, *x, *weight;
@@ -30,7 +30,10 @@ static void loss_trial(const tt_kernels *k, tt_loss_kind kind)
                        .class_weight = kind <= TT_LOSS_NLL && help_coin() ? weight : NULL,
                        .smoothing = kind == TT_LOSS_SOFTMAX && help_coin() ? 0.1f : 0,
                        .dx = help_random((int64_t)n * d)};
+    int64_t seen[2][900] = {{0}};
+    r.seen = labels && kind <= TT_LOSS_NLL ? seen[0] : NULL;
     a = r;
+    if (r.seen) a.seen = seen[1];
     a.dx = help_random((int64_t)n * d);
     help_ref()->loss(&r);
     k->loss(&a);
@@ -39,6 +42,7 @@ static void loss_trial(const tt_kernels *k, tt_loss_kind kind)
     EXPECT_INT(r.rows, a.rows);
     EXPECT_INT(r.correct, a.correct);
     EXPECT_INT(r.top5, a.top5);
+    for (int i = 0; i < 3 * d; i++) EXPECT_INT(seen[0][i], seen[1][i]);
     EXPECT_ALL_NEAR(r.dx, a.dx, (int64_t)n * d, 2e-6);
     double loss = a.loss;
     a.dx = NULL; /* forward only */

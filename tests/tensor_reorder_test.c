@@ -27,6 +27,15 @@ TT_TEST(tensor_reorder, every_layout_goes_to_every_other)
     }
 }
 
+TT_TEST(tensor_reorder, ref_knows_images_with_channels_innermost)
+{
+    for (int t = 0; t < 15; t++) {
+        reorder_trial(help_ref(), TT_PLAIN, TT_NHWC);
+        reorder_trial(help_ref(), TT_NHWC, TT_PLAIN);
+        reorder_trial(help_ref(), TT_NHWC, TT_NHWC);
+    }
+}
+
 TT_TEST(tensor_reorder, ref_copies_and_adds)
 {
     float x[] = {1, 2, 3, 4}, y[4];

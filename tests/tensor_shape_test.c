@@ -20,21 +20,21 @@ TT_TEST(tensor, a_batch_has_the_parts_that_were_asked_for)
 {
     tt_batch b;
 
-    EXPECT_OK(tt_batch_open(8, 3, true, 0, &b));
+    EXPECT_OK(tt_batch_open(8, ROW(3, 1, 0), &b));
     EXPECT(b.x && b.label && !b.target && b.place);
-    tt_batch_close(&b, 8, 3, 0);
+    tt_batch_close(&b, 8, ROW(3, 1, 0));
     EXPECT(!b.x && !b.label && !b.place);
-    EXPECT_OK(tt_batch_open(8, 3, false, 2, &b));
+    EXPECT_OK(tt_batch_open(8, ROW(3, 0, 2), &b));
     EXPECT(b.x && !b.label && b.target && b.place);
-    tt_batch_close(&b, 8, 3, 2);
-    tt_batch_close(&b, 8, 3, 2); /* closing what is closed does nothing */
+    tt_batch_close(&b, 8, ROW(3, 1, 2));
+    tt_batch_close(&b, 8, ROW(3, 1, 2)); /* closing what is closed does nothing */
 }
 
 TT_TEST(tensor, a_batch_too_large_for_memory_is_an_error)
 {
     tt_batch b;
 
-    EXPECT_ERR(TT_ENOMEM, tt_batch_open(INT32_MAX, INT64_MAX / 2, true, 1, &b));
+    EXPECT_ERR(TT_ENOMEM, tt_batch_open(INT32_MAX, ROW(INT64_MAX / 2, 1, 1), &b));
     EXPECT(!b.x && !b.label && !b.target && !b.place);
     EXPECT_MESSAGE("2147483647 samples");
 }
@@ -43,16 +43,16 @@ TT_TEST(tensor, a_cut_of_a_batch_is_a_view)
 {
     tt_batch b, cut;
 
-    EXPECT_OK(tt_batch_open(8, 3, true, 2, &b));
+    EXPECT_OK(tt_batch_open(8, ROW(3, 1, 2), &b));
     b.n = 8;
-    cut = tt_batch_cut(&b, 5, 3, 3, 2);
+    cut = tt_batch_cut(&b, 5, 3, ROW(3, 1, 2));
     EXPECT_INT(3, cut.n);
     EXPECT(cut.x == b.x + 15 && cut.label == b.label + 5);
     EXPECT(cut.target == b.target + 10 && cut.place == b.place + 10);
-    tt_batch_close(&b, 8, 3, 2);
+    tt_batch_close(&b, 8, ROW(3, 1, 2));
     b.n = 8, b.x = (float[24]){0};
-    cut =
-        tt_batch_cut(&b, 8, 0, 3, 2); /* nothing, of a batch that has neither labels nor targets */
+    cut = tt_batch_cut(&b, 8, 0,
+                       ROW(3, 1, 2)); /* nothing, of a batch that has neither labels nor targets */
     EXPECT(cut.n == 0 && !cut.label && !cut.target && !cut.place);
 }
 

@@ -77,4 +77,12 @@ const char *tt_test_data(const char *name);
  * must be the project's. Valid until the next call. */
 const char *tt_test_source(const char *path);
 
+/* A sample of so many features, labels and targets. */
+#define ROW(features_, labels_, targets_) (&(tt_row){features_, 0, labels_, targets_})
+
+/* A line of a journal: LINE(j, 1, "train", {"loss", 0.5}, {"lr", 0.1}). */
+#define LINE(j_, step_, split_, ...)                                                               \
+    tt_journal_line(j_, step_, split_, (const tt_field[]){__VA_ARGS__},                            \
+                    (int)(sizeof((const tt_field[]){__VA_ARGS__}) / sizeof(tt_field)))
+
 #endif

@@ -149,7 +149,7 @@ typedef struct world_case {
     const char *changes;
     int threads;
     int64_t rows; /* of the validation */
-    double auc;
+    double auc, logloss, calibration;
 } world_case;
 
 static tt_err validate_rank(tt_world *w, void *arg)
@@ -175,7 +175,11 @@ static tt_err validate_rank(tt_world *w, void *arg)
     tt_metrics again = {0};
     if (!err) err = tt_train_validate(t, &again);
     if (!err && again.auc != p.val.auc) err = tt_fail(TT_EINVAL, "not the same a second time");
-    if (!w->rank) x->auc = p.val.auc;
+    if (!w->rank) {
+        x->auc = p.val.auc;
+        x->logloss = p.val.logloss;
+        x->calibration = p.val.calibration;
+    }
 out:
     tt_train_close(t);
     tt_tree_close(o.job);
@@ -188,14 +192,19 @@ TT_TEST(auc, is_the_same_on_all_ranks_of_any_world)
     const char *const models[] = {one_output, two_outputs, two_logs};
 
     rows();
-    for (int m = 0; m < TT_COUNT(models); m++)
+    for (int m = 0; m < TT_COUNT(models); m++) {
+        double logloss = 0;
         for (int i = 0; i < TT_COUNT(sizes); i++) {
             world_case near = {models[m], 1, ROWS, 0}, far = {models[m], 2, ROWS, 0};
             EXPECT_OK(tt_sim_run(sizes[i], NULL, 30, validate_rank, &near));
             EXPECT_OK(tt_sim_run(sizes[i], hosts, 30, validate_rank, &far));
             EXPECT(near.auc == far.auc);
             EXPECT(fabs(near.auc - 0.5) > 0.1 && near.auc > 0 && near.auc < 1);
+            if (!i) logloss = near.logloss;
+            EXPECT(near.logloss > 0 && near.logloss == logloss && far.logloss == logloss);
+            EXPECT(near.calibration > 0 && near.calibration == far.calibration);
         }
+    }
 }
 
 TT_TEST(auc, more_ranks_than_parts_are_no_harm)
@@ -228,7 +237,38 @@ TT_TEST(auc, validation_data_of_one_class_has_none)
     for (int i = 0; i < ROWS; i++) ones[i] = i % 3 ? 1 : -1, none[i] = -1;
     EXPECT(isnan(metrics_with(one_output, ones).auc));
     EXPECT(metrics_with(one_output, ones).accuracy >= 0);
+    EXPECT(metrics_with(one_output, ones).logloss > 0);
+    EXPECT(metrics_with(one_output, ones).calibration > 0);
+    EXPECT(isnan(metrics_with(one_output, ones).entropy)); /* nothing to be told */
     EXPECT(isnan(metrics_with(two_outputs, none).auc));
+    EXPECT(isnan(metrics_with(two_outputs, none).logloss));
+}
+
+/* Where the loss is the log-loss, both are the same; weights of classes change the loss alone. */
+TT_TEST(odds, the_logloss_of_one_output_is_its_loss)
+{
+    tt_metrics one = metrics_with(one_output, NULL), two = metrics_with(two_outputs, NULL),
+               heavy = metrics_with("model.loss={softmax_cross_entropy: {class_weights: [1, 9]}}",
+                                    NULL);
+
+    EXPECT_NEAR(one.loss, one.logloss, 1e-6);
+    EXPECT_NEAR(two.loss, two.logloss, 1e-6);
+    EXPECT(fabs(heavy.loss - heavy.logloss) > 1e-3);
+}
+
+TT_TEST(odds, can_choose_the_best)
+{
+    tt_data_rows r = rows();
+    trained x;
+
+    EXPECT_OK(open_job(&x, (tt_train_opts){.run = "r", .train_rows = &r, .val_rows = &r}, line_text,
+                       "train.steps=100; train.validate=10; checkpoint.best=val.logloss min"));
+    go_to(&x, INT64_MAX);
+    EXPECT(x.p.best <= x.p.val.logloss && x.p.best > 0);
+    EXPECT_OK(tt_train_finish(x.t, "done"));
+    expect_text("r/summary.json", "\"metric\": \"val.logloss\"");
+    expect_text("r/summary.json", "\"entropy\": ");
+    close_job(&x);
 }
 
 TT_TEST(auc, other_jobs_have_none)
@@ -332,6 +372,18 @@ TT_TEST(auc, of_breast_cancer_is_that_of_its_predictions)
     }
     EXPECT(m.auc == pairs(score, label, n));
     EXPECT_NEAR(x.p.val.auc, m.auc, 1e-3); /* other sizes of a part may round otherwise */
+    double lost = 0, expected = 0, yes = 0;
+    for (int64_t i = 0; i < n; i++) { /* as they are written down */
+        double p = 1 / (1 + exp(-(double)score[i]));
+        lost -= log(label[i] ? p : 1 - p);
+        expected += p;
+        yes += label[i];
+    }
+    double share = yes / (double)n;
+    EXPECT_NEAR(lost / (double)n, m.logloss, 1e-6);
+    EXPECT_NEAR(expected / yes, m.calibration, 1e-6);
+    EXPECT_NEAR(lost / (double)n / -(share * log(share) + (1 - share) * log(1 - share)), m.entropy,
+                1e-6);
     tt_use_close(u);
     close_job(&x);
 }

@@ -14,7 +14,7 @@ static void rows_open(rows *r, const golden *g)
 {
     r->x = malloc((size_t)(g->batch * g->features) * sizeof *r->x);
     r->label = malloc((size_t)g->batch * sizeof *r->label);
-    golden_batch(g, 0, r->x, r->label);
+    golden_batch(g, 0, r->x, NULL, r->label);
     r->data = (tt_data_rows){.x = r->x, .label = r->label, .n = g->batch};
 }
 

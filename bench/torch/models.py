@@ -58,8 +58,64 @@ def resnet(blocks, bottleneck, classes, cifar):
     return nn.Sequential(*parts, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(have, classes))
 
 
-# model, input, classes, batch, batches in memory, optimiser
+class Block(nn.Module):
+    def __init__(self, context, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.register_buffer("mask", torch.triu(torch.ones(context, context, dtype=torch.bool), 1), persistent=False)
+
+    def forward(self, x):
+        n, t, d = x.shape
+        q, k, v = (z.view(n, t, self.heads, -1).transpose(1, 2) for z in self.qkv(self.ln1(x)).split(d, dim=2))
+        scores = (q @ k.transpose(2, 3) * (d // self.heads) ** -0.5).masked_fill(self.mask, float("-inf"))
+        x = x + self.proj((F.softmax(scores, 3) @ v).transpose(1, 2).reshape(n, t, d))
+        return x + self.down(F.gelu(self.up(self.ln2(x))))  # exact: 1.13 has no fast kernel for the one by tanh
+
+
+class Gpt(nn.Module):
+    """Gives logits of all positions, one below the other."""
+
+    def __init__(self, vocab, context, layers, heads, width):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(context, width, heads) for _ in range(layers)))
+        self.ln = nn.LayerNorm(width)
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, ids):
+        return F.linear(self.ln(self.blocks(self.wte(ids) + self.wpe.weight)), self.wte.weight).flatten(0, 1)
+
+
+class Dlrm(nn.Module):
+    """Tables with gradients of touched rows alone; logits of class 1."""
+
+    def __init__(self, tables, rows, dim):
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, dim, mode="sum", sparse=True) for _ in range(tables))
+        self.bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU(True), nn.Linear(64, dim), nn.ReLU(True))
+        self.top = nn.Sequential(nn.Linear(dim + tables * (tables + 1) // 2, 64), nn.ReLU(True), nn.Linear(64, 1))
+        self.register_buffer("pairs", torch.tril_indices(tables + 1, tables + 1, -1), persistent=False)
+
+    def forward(self, batch):
+        x, ids = batch
+        x, at = self.bottom(x), torch.arange(len(x))
+        t = torch.stack([x] + [table(ids[i], at) for i, table in enumerate(self.tables)], dim=1)
+        dots = torch.bmm(t, t.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
+        return self.top(torch.cat([x, dots], 1)).squeeze(1)
+
+
+# model, input, classes, batch, batches in memory, optimiser. Inputs that are no shape: ids below the second number; numbers
+# beside ids of so many tables.
+TOKENS, CLICKS = "tokens", "clicks"
 MODELS = {
+    "gpt": (lambda: Gpt(65, 256, 6, 6, 384), (TOKENS, 256), 65, 16, 8, dict(lr=3e-4)),
+    "gpt2": (lambda: Gpt(50257, 256, 12, 12, 768), (TOKENS, 256), 50257, 4, 8, dict(lr=3e-4)),
+    "dlrm": (lambda: Dlrm(26, 100000, 16), (CLICKS, 26, 100000), 2, 2048, 16, dict(lr=0.01)),
     "cnn": (cnn, (1, 28, 28), 10, 64, 64, dict(lr=0.01)),
     "cnn2": (cnn2, (3, 32, 32), 10, 64, 64, dict(lr=0.01)),
     "mlp": (mlp, (784,), 10, 128, 32, dict(lr=0.01)),
@@ -73,7 +129,7 @@ MODELS = {
 def layouts(model):
     """The memory formats worth trying, by the name of the number in the output."""
     found = {"samples_per_s": torch.contiguous_format}
-    if len(MODELS[model][1]) == 3:
+    if len(MODELS[model][1]) == 3 and MODELS[model][1][0] != CLICKS:
         found["samples_per_s_channels_last"] = torch.channels_last
     return found
 
@@ -86,7 +142,20 @@ class Trainer:
         torch.manual_seed(1)
         self.batch = batch or usual
         self.net = wrap(make().to(memory_format=layout))
-        self.opt = torch.optim.SGD(self.net.parameters(), **optimiser)
+        tokens, clicks = shape[0] == TOKENS, shape[0] == CLICKS
+        self.opt = (torch.optim.AdamW if tokens else torch.optim.SGD)(self.net.parameters(), **optimiser)
+        self.judge = F.binary_cross_entropy_with_logits if clicks else F.cross_entropy
+        if tokens:
+            self.x = [torch.randint(0, classes, (self.batch, shape[1])) for _ in range(batches)]
+            self.y = [torch.randint(0, classes, (self.batch * shape[1],)) for _ in range(batches)]
+            self.step_count = 0
+            return
+        if clicks:
+            self.x = [(torch.randn(self.batch, 13), torch.randint(0, shape[2], (shape[1], self.batch)))
+                      for _ in range(batches)]
+            self.y = [torch.randint(0, 2, (self.batch,)).float() for _ in range(batches)]
+            self.step_count = 0
+            return
         self.x = [torch.randn(self.batch, *shape) for _ in range(batches)]
         if len(shape) == 3:
             self.x = [x.contiguous(memory_format=layout) for x in self.x]
@@ -97,5 +166,5 @@ class Trainer:
         i = self.step_count % len(self.x)
         self.step_count += 1
         self.opt.zero_grad(set_to_none=True)
-        F.cross_entropy(self.net(self.x[i]), self.y[i]).backward()
+        self.judge(self.net(self.x[i]), self.y[i]).backward()
         self.opt.step()

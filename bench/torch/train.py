@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """How fast PyTorch trains the models of bench/*.yaml: samples a second in the best of many short windows.
 
-    bench/torch/train.py MODEL [--threads N] [--seconds S]      MODEL: cnn, cnn2, mlp, resnet18 or resnet50
+    bench/torch/train.py MODEL [--threads N] [--seconds S]      MODEL: cnn, cnn2, mlp, resnet18, resnet50, gpt,
+                                                                gpt2 or dlrm
 
 One line of JSON. Same model, batch, loss and optimiser as in bench/MODEL.yaml, on random rows in memory.
 PyTorch gets its best: images in both memory formats, each with its own number, gradients set to None, relus
@@ -15,7 +16,7 @@ import sys
 import time
 
 parser = argparse.ArgumentParser(description="PyTorch's training throughput on one of our benchmark models.")
-parser.add_argument("model", choices=("cnn", "cnn2", "mlp", "resnet18", "resnet50"))
+parser.add_argument("model", choices=("cnn", "cnn2", "mlp", "resnet18", "resnet50", "gpt", "gpt2", "dlrm"))
 parser.add_argument("--threads", type=int, default=1)
 parser.add_argument("--seconds", type=float, default=5.0, help="measuring time after the warm-up")
 parser.add_argument("--window", type=float, default=0.1, help="seconds of a window, of which the best counts")

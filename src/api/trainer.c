@@ -154,7 +154,13 @@ tutti_metrics metrics_from(const tt_metrics *m)
                            .accuracy = m->accuracy,
                            .top5 = m->top5,
                            .auc = m->auc,
-                           .samples = m->samples};
+                           .perplexity = m->perplexity,
+                           .bits_per_byte = m->bits_per_byte,
+                           .miou = m->miou,
+                           .samples = m->samples,
+                           .logloss = m->logloss,
+                           .calibration = m->calibration,
+                           .entropy = m->entropy};
 }
 
 static tutti_progress progress_from(const tt_progress *p)

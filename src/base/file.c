@@ -157,11 +157,10 @@ static tt_err inflate_promised(const char *path, const tt_bytes *in, tt_promise 
     return tt_gzip_inflate(path, in, (tt_bound){available, "of memory that are free"}, 0, out);
 }
 
-tt_err tt_file_read_data(const char *path, tt_promise *promise, tt_bytes *out)
+tt_err tt_file_map(const char *path, tt_bytes *out)
 {
     tt_err err;
     struct stat st;
-    tt_bytes raw = {0};
     int fd;
 
     *out = (tt_bytes){0};
@@ -171,16 +170,25 @@ tt_err tt_file_read_data(const char *path, tt_promise *promise, tt_bytes *out)
         err = tt_fail(TT_EFORMAT, "%s is no regular file, but a device or a pipe", path);
         goto out;
     }
-    if (st.st_size > 0 && (err = read_mapped(path, fd, (size_t)st.st_size, 0, &raw))) goto out;
-    if (tt_gzip_is(raw.data, raw.size))
-        err = inflate_promised(path, &raw, promise, out);
-    else {
-        *out = raw;
-        raw = (tt_bytes){0};
-    }
+    if (st.st_size > 0) err = read_mapped(path, fd, (size_t)st.st_size, 0, out);
 out:
-    tt_file_release(&raw);
     close(fd);
+    return err;
+}
+
+tt_err tt_file_read_data(const char *path, tt_promise *promise, tt_bytes *out)
+{
+    tt_bytes raw;
+    tt_err err;
+
+    *out = (tt_bytes){0};
+    if ((err = tt_file_map(path, &raw))) return err;
+    if (!tt_gzip_is(raw.data, raw.size)) {
+        *out = raw;
+        return TT_OK;
+    }
+    err = inflate_promised(path, &raw, promise, out);
+    tt_file_release(&raw);
     return err;
 }
 

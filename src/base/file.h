@@ -32,6 +32,9 @@ typedef size_t tt_promise(const uint8_t *head, size_t size);
  * memory that is free; TT_EFORMAT if it is. */
 tt_err tt_file_read_data(const char *path, tt_promise *promise, tt_bytes *out);
 
+/* A regular file as it is: never inflated, whatever its first bytes look like. */
+tt_err tt_file_map(const char *path, tt_bytes *out);
+
 /* All of it, or false and errno; *done (may be NULL) says how far it came. */
 bool tt_write_all(int fd, const void *data, size_t size, size_t *done);
 

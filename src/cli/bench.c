@@ -34,7 +34,7 @@ static const tt_option options[] = {
 typedef struct rows {
     tt_data_rows data;
     float *x, *target;
-    int32_t *label;
+    int32_t *label, *ids;
     int64_t batch;
 } rows;
 
@@ -54,33 +54,40 @@ static void rows_free(rows *r)
     free(r->x);
     free(r->target);
     free(r->label);
+    free(r->ids);
 }
 
 /* Whole batches, few enough to stay small and enough not to be learnt by heart at once. */
 static tt_err rows_make(const tt_model *m, int64_t batch, rows *r)
 {
     tt_wants w = tt_model_wants(m);
-    int64_t features = tt_shape_count(tt_model_input(m)), batches = BATCHES_MOST, n;
+    tt_row row = tt_model_row(m);
+    int64_t features = row.features, batches = BATCHES_MOST, n;
+    double each = (double)(features + row.ids + row.labels + row.targets) * 4;
 
-    while (batches > 1 && (double)batches * (double)batch * (double)features * 4 > ROWS_BYTES_MOST)
-        batches--;
+    while (batches > 1 && (double)batches * (double)batch * each > ROWS_BYTES_MOST) batches--;
     n = batches * batch;
     r->batch = batch;
-    r->x = calloc((size_t)n, tt_mul_size((size_t)features, sizeof(float)));
-    r->label = calloc((size_t)n, sizeof(int32_t));
+    r->x = calloc((size_t)n, tt_mul_size((size_t)features + 1, sizeof(float)));
+    r->label = calloc((size_t)n, tt_mul_size((size_t)row.labels + 1, sizeof(int32_t)));
+    r->ids = calloc((size_t)n, tt_mul_size((size_t)row.ids + 1, sizeof(int32_t)));
     r->target =
         calloc((size_t)n, tt_mul_size((size_t)(w.targets > 0 ? w.targets : 1), sizeof(float)));
-    if (!r->x || !r->label || !r->target)
+    if (!r->x || !r->label || !r->target || !r->ids)
         return tt_fail(TT_ENOMEM, "no memory for %lld rows of %lld numbers", (long long)n,
                        (long long)features);
     fill_normal(r->x, n * features, "bench rows");
     if (w.targets > 0) fill_normal(r->target, n * w.targets, "bench targets");
     /* 0 or 1: such targets are fine for every loss. */
     for (int64_t i = 0; i < n * w.targets; i++) r->target[i] = r->target[i] > 0;
-    for (int64_t i = 0; i < n && w.classes > 0; i++)
+    for (int64_t i = 0; i < n * row.ids; i++)
+        if (w.id_rows[i % row.ids])
+            r->ids[i] = (int32_t)(tt_philox(tt_random_key(1, "bench ids"), 0, (uint64_t)i).v[0] %
+                                  (uint64_t)w.id_rows[i % row.ids]);
+    for (int64_t i = 0; i < n * row.labels; i++)
         r->label[i] = (int32_t)(tt_philox(tt_random_key(1, "bench labels"), 0, (uint64_t)i).v[0] %
                                 (uint32_t)w.classes);
-    r->data = (tt_data_rows){.x = r->x, .n = n};
+    r->data = (tt_data_rows){.x = r->x, .ids = r->ids, .n = n};
     if (w.classes > 0) r->data.label = r->label;
     if (w.targets > 0) r->data.target = r->target;
     return TT_OK;

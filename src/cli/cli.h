@@ -17,10 +17,10 @@
 
 enum { CLI_PATH = 4096 };
 
-extern const tt_command cli_train, cli_eval, cli_predict, cli_summary, cli_init, cli_config,
-    cli_ckpt, cli_ledger, cli_export, cli_runs, cli_ps, cli_top, cli_stop, cli_logs, cli_resize,
-    cli_join, cli_leave, cli_data, cli_doctor, cli_bench, cli_version, cli_help, cli_man,
-    cli_completion;
+extern const tt_command cli_train, cli_eval, cli_predict, cli_sample, cli_summary, cli_init,
+    cli_config, cli_ckpt, cli_ledger, cli_export, cli_runs, cli_ps, cli_top, cli_stop, cli_logs,
+    cli_resize, cli_join, cli_leave, cli_data, cli_doctor, cli_bench, cli_version, cli_help,
+    cli_man, cli_completion;
 
 /* Those that users are told of, in the order of the help. */
 extern const tt_command *const cli_commands[];
@@ -78,9 +78,9 @@ void cli_use_close(cli_use *u);                    /* accepts a zeroed one */
 tt_err cli_split(const char *name, tt_split *out); /* val (also for NULL) or train */
 
 /* ---- Output ---- */
-json_t *cli_json_real(double v); /* null for what JSON has no number for */
-json_t *
-cli_json_metrics(const tt_metrics *m); /* loss, accuracy, top5, auc, samples: those there are */
+json_t *cli_json_real(double v);                /* null for what JSON has no number for */
+json_t *cli_json_metrics(const tt_metrics *m);  /* loss, accuracy ..., samples: those there are */
+tt_metrics cli_metrics_read(const json_t *val); /* of such an object, but for the samples */
 void cli_json_print(FILE *f, json_t *j, bool lines); /* takes the reference; lines: on one line */
 void cli_metrics_show(const tt_metrics *m, char *buf,
                       size_t size);            /* "loss 0.0412  accuracy 98.61 %  auc 0.9931" */

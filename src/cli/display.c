@@ -249,7 +249,10 @@ static void put_goal(cli_display *d, const char *style)
     const char *goal = d->goal;
 
     if (!*goal || isnan(d->p.best)) return;
-    if (strstr(goal, "accuracy") || strstr(goal, "top5"))
+    bool percent = false;
+    for (int i = 0; i < TT_METRICS; i++)
+        percent |= tt_metric_table[i].percent && strstr(goal, tt_metric_table[i].name);
+    if (percent)
         put(d, style, "  best %.2f %% (%s)", 100 * d->p.best, goal);
     else
         put(d, style, "  best %.4g (%s)", d->p.best, goal);
@@ -504,9 +507,9 @@ static void json_events(cli_display *d)
         json_begin(d, "validation", d->p.step);
         json_number(d, "epoch", d->p.epoch);
         json_number(d, "loss", v->loss);
-        if (!isnan(v->accuracy)) json_number(d, "accuracy", v->accuracy);
-        if (!isnan(v->top5)) json_number(d, "top5", v->top5);
-        if (!isnan(v->auc)) json_number(d, "auc", v->auc);
+        for (int i = 0; i < TT_METRICS; i++)
+            if (!isnan(tt_metric_of(v, i)))
+                json_number(d, tt_metric_table[i].name, tt_metric_of(v, i));
         if (!isnan(d->p.best)) json_number(d, "best", d->p.best);
         json_end(d);
     }

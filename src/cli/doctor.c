@@ -17,6 +17,10 @@
 #ifdef TT_HAVE_DEFLATE
 #include <libdeflate.h>
 #endif
+#ifdef TT_HAVE_PCRE2
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#endif
 
 #include "cli.h"
 #include "comm/wire.h"
@@ -236,6 +240,14 @@ static void look_at_libraries(report *r)
     json_object_set_new(features, "topology", json_null());
     problem(r, false, "apt-get install libhwloc-dev, and build again",
             "workers are bound to CPUs without knowing which share a core: built without hwloc");
+#endif
+#ifdef TT_HAVE_PCRE2
+    json_object_set_new(features, "gpt2 tokens",
+                        json_sprintf("pcre2/%d.%d", PCRE2_MAJOR, PCRE2_MINOR));
+#else
+    json_object_set_new(features, "gpt2 tokens", json_null());
+    problem(r, false, "apt-get install libpcre2-dev, and build again",
+            "text cannot be cut into tokens of GPT-2: built without PCRE2");
 #endif
     json_object_set_new(r->root, "features", features);
 }

@@ -81,8 +81,9 @@ const tt_command cli_eval = {
     .args_most = 1,
     .brief = "measure trained weights on the validation data",
     .about =
-        "Gives loss and accuracy, and of two classes the area under the ROC curve (auc), of the "
-        "weights on a split of the job's data. Of a run the newest valid checkpoint is taken; "
+        "Gives loss and accuracy, of two classes the area under the ROC curve (auc), and of pixels "
+        "the mean intersection over union (miou), of the weights on a split of the job's data. Of "
+        "a run the newest valid checkpoint is taken; "
         "--weights best, or RUN/checkpoints/step-..., takes another.",
     .examples = (const char *const[]){"tutti eval last", "the newest run",
                                       "tutti eval job.yaml --weights model.safetensors",

@@ -110,12 +110,12 @@ static void name_line(const json_t *o, tt_str *out)
 /* Do both tell of the same? Times differ, what was computed does not. */
 static bool same_line(const json_t *a, const json_t *b, const char **key)
 {
-    static const char *const keys[] = {"step",      "split",    "epoch", "loss", "lr",
-                                       "grad_norm", "accuracy", "top5",  "auc"};
+    static const char *const keys[] = {"step", "split", "epoch", "loss", "lr", "grad_norm"};
+    const int first = TT_COUNT(keys);
 
-    for (int i = 0; i < TT_COUNT(keys); i++) {
-        json_t *x = json_object_get(a, keys[i]), *y = json_object_get(b, keys[i]);
-        *key = keys[i];
+    for (int i = 0; i < first + TT_METRICS; i++) {
+        *key = i < first ? keys[i] : tt_metric_table[i - first].name;
+        json_t *x = json_object_get(a, *key), *y = json_object_get(b, *key);
         if (!x != !y || (x && !json_equal(x, y))) return false;
     }
     return true;

@@ -8,10 +8,10 @@
 #include "cli.h"
 
 const tt_command *const cli_commands[] = {
-    &cli_train,  &cli_eval,  &cli_predict, &cli_summary, &cli_init,   &cli_config,
-    &cli_runs,   &cli_ps,    &cli_top,     &cli_stop,    &cli_logs,   &cli_resize,
-    &cli_join,   &cli_leave, &cli_ckpt,    &cli_ledger,  &cli_export, &cli_data,
-    &cli_doctor, &cli_bench, &cli_version, &cli_help,
+    &cli_train,  &cli_eval,   &cli_predict, &cli_sample,  &cli_summary, &cli_init,
+    &cli_config, &cli_runs,   &cli_ps,      &cli_top,     &cli_stop,    &cli_logs,
+    &cli_resize, &cli_join,   &cli_leave,   &cli_ckpt,    &cli_ledger,  &cli_export,
+    &cli_data,   &cli_doctor, &cli_bench,   &cli_version, &cli_help,
 };
 const int cli_command_count = TT_COUNT(cli_commands);
 

@@ -42,7 +42,7 @@ static const tt_option options[] = {
 };
 
 /* What the outputs mean, if they are those of a classifier. */
-typedef enum meaning { NUMBERS, LOGITS, LOG_PROBABILITIES, BINARY_LOGIT } meaning;
+typedef enum meaning { NUMBERS, LOGITS, LOG_PROBABILITIES, BINARY_LOGIT, PIXELS } meaning;
 
 typedef struct table {
     FILE *f;
@@ -51,6 +51,7 @@ typedef struct table {
     tt_split split;
     const tt_data *data; /* knows the names of the classes, the rows and what is true of them */
     int64_t features, targets;
+    int64_t classes; /* PIXELS: of each, whose numbers lie `features / classes` apart */
 } table;
 
 static meaning meaning_of(const tt_use *u, const char *layer)
@@ -59,6 +60,9 @@ static meaning meaning_of(const tt_use *u, const char *layer)
     const char *loss = tt_model_loss_count(m) ? tt_model_loss_name(m, 0) : "";
 
     if (layer) return NUMBERS;
+    if (tt_model_pixel_classes(m) && tt_model_pixel_classes(m) == (int)tt_model_output(m).dim[0] &&
+        tt_model_output(m).rank == 3)
+        return PIXELS;
     if (!strncmp(loss, "softmax", 7)) return LOGITS;
     if (!strncmp(loss, "nll", 3)) return LOG_PROBABILITIES;
     if ((!strncmp(loss, "bce", 3) || !strncmp(loss, "binary", 6)) && tt_use_features(u) == 1)
@@ -81,6 +85,19 @@ static int judge(const table *t, const float *y, double *probability)
     for (int64_t i = 0; i < t->features; i++) sum += exp((double)y[i] - (double)y[best]);
     *probability = t->meaning == LOGITS ? 1 / sum : exp((double)y[best]);
     return best;
+}
+
+/* The class of each pixel, a comma before each but the first. */
+static void put_pixels(const table *t, const float *y)
+{
+    int64_t plane = t->features / t->classes;
+
+    for (int64_t p = 0; p < plane; p++) {
+        int64_t best = 0;
+        for (int64_t c = 1; c < t->classes; c++)
+            if (y[c * plane + p] > y[best * plane + p]) best = c;
+        fprintf(t->f, p ? ",%lld" : "%lld", (long long)best);
+    }
 }
 
 static void put_csv_text(FILE *f, const char *text)
@@ -142,8 +159,10 @@ static void put_header(const table *t)
     if (known == CLASS || known == ONE_NUMBER) fputs(",label", t->f);
     for (int64_t i = 0; known == SEVERAL && i < t->targets; i++)
         fprintf(t->f, ",label%lld", (long long)i);
-    if (t->meaning != NUMBERS) fputs(",class,probability", t->f);
-    for (int64_t i = 0; i < t->features; i++) fprintf(t->f, ",y%lld", (long long)i);
+    bool pixels = t->meaning == PIXELS;
+    if (t->meaning != NUMBERS && !pixels) fputs(",class,probability", t->f);
+    for (int64_t i = 0; i < t->features / (pixels ? t->classes : 1); i++)
+        fprintf(t->f, pixels ? ",class%lld" : ",y%lld", (long long)i);
     fputc('\n', t->f);
 }
 
@@ -171,6 +190,12 @@ static void put_csv(const table *t, int64_t i, const float *y)
 
     fprintf(t->f, "%lld", (long long)tt_data_row(t->data, t->split, i));
     put_csv_truth(t, i);
+    if (t->meaning == PIXELS) {
+        fputc(',', t->f);
+        put_pixels(t, y);
+        fputc('\n', t->f);
+        return;
+    }
     if (t->meaning != NUMBERS) {
         int class = judge(t, y, &probability);
         fputc(',', t->f);
@@ -218,6 +243,12 @@ static void put_json(const table *t, int64_t i, const float *y)
 
     fprintf(t->f, "{\"row\":%lld", (long long)tt_data_row(t->data, t->split, i));
     put_json_truth(t, i);
+    if (t->meaning == PIXELS) {
+        fputs(",\"classes\":[", t->f);
+        put_pixels(t, y);
+        fputs("]}\n", t->f);
+        return;
+    }
     if (t->meaning != NUMBERS) {
         int class = judge(t, y, &probability);
         fputs(",\"class\":", t->f);
@@ -290,6 +321,7 @@ static tt_err predict(const predict_opts *o, const char *job, bool json, tt_spli
     if (o->limit > 0 && o->limit < count) count = o->limit;
     t.meaning = meaning_of(u.use, o->layer);
     t.features = tt_use_features(u.use);
+    t.classes = tt_model_pixel_classes(tt_use_model(u.use));
     t.targets = tt_model_wants(tt_use_model(u.use)).targets;
     if (o->out && !(t.f = fopen(o->out, "we"))) {
         err = tt_fail(TT_EIO, "open %s: %s", o->out, strerror(errno));
@@ -334,7 +366,8 @@ const tt_command cli_predict = {
         "training set's format, which needs no labels. The columns: row, its number in the file "
         "from 0 (a header does not count; rows that were split off come in an order of their own); "
         "label, what is true of it, where the data says; for a classifier class and probability; "
-        "the outputs y0, y1, ... as the last layer gives them, or those of --layer. The training "
+        "the outputs y0, y1, ... as the last layer gives them, or those of --layer. Where pixels "
+        "are judged there are the classes of all pixels, row by row, instead. The training "
         "data is not read unless the job takes from it what the values mean: statistics "
         "(normalize: auto), the words of a CSV file.",
     .examples =

@@ -20,9 +20,9 @@ json_t *cli_json_metrics(const tt_metrics *m)
     json_t *j = json_object();
 
     if (!isnan(m->loss)) json_object_set_new(j, "loss", cli_json_real(m->loss));
-    if (!isnan(m->accuracy)) json_object_set_new(j, "accuracy", json_real(m->accuracy));
-    if (!isnan(m->top5)) json_object_set_new(j, "top5", json_real(m->top5));
-    if (!isnan(m->auc)) json_object_set_new(j, "auc", json_real(m->auc));
+    for (int i = 0; i < TT_METRICS; i++)
+        if (!isnan(tt_metric_of(m, i)))
+            json_object_set_new(j, tt_metric_table[i].name, cli_json_real(tt_metric_of(m, i)));
     json_object_set_new(j, "samples", json_integer(m->samples));
     return j;
 }
@@ -41,11 +41,26 @@ void cli_metrics_show(const tt_metrics *m, char *buf, size_t size)
 {
     int n = snprintf(buf, size, "loss %.4g", m->loss);
 
-    if (!isnan(m->accuracy) && n < (int)size)
-        n += snprintf(buf + n, size - (size_t)n, "  accuracy %.2f %%", 100 * m->accuracy);
-    if (!isnan(m->top5) && n < (int)size)
-        n += snprintf(buf + n, size - (size_t)n, "  top5 %.2f %%", 100 * m->top5);
-    if (!isnan(m->auc) && n < (int)size) snprintf(buf + n, size - (size_t)n, "  auc %.4f", m->auc);
+    for (int i = 0; i < TT_METRICS && n < (int)size; i++) {
+        const tt_metric *k = &tt_metric_table[i];
+        double v = tt_metric_of(m, i);
+        if (isnan(v)) continue;
+        n += snprintf(buf + n, size - (size_t)n, k->percent ? "  %s %.2f %%" : "  %s %.4f", k->name,
+                      k->percent ? 100 * v : v);
+    }
+}
+
+tt_metrics cli_metrics_read(const json_t *val)
+{
+    tt_metrics m = tt_metrics_none();
+    const json_t *loss = json_object_get(val, "loss");
+
+    if (json_is_number(loss)) m.loss = json_number_value(loss);
+    for (int i = 0; i < TT_METRICS; i++) {
+        const json_t *v = json_object_get(val, tt_metric_table[i].name);
+        if (json_is_number(v)) *tt_metric_at(&m, i) = json_number_value(v);
+    }
+    return m;
 }
 
 void cli_quote(const char *word, tt_str *out)

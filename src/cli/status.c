@@ -25,12 +25,12 @@ static void take_train(json_t *o, const json_t *line)
 
 static void take_val(json_t *o, const json_t *line)
 {
-    static const char *const keys[] = {"loss", "accuracy", "top5", "auc"};
     json_t *val = json_object();
 
-    for (int i = 0; i < TT_COUNT(keys); i++)
-        if (json_object_get(line, keys[i]))
-            json_object_set(val, keys[i], json_object_get(line, keys[i]));
+    for (int i = -1; i < TT_METRICS; i++) {
+        const char *key = i < 0 ? "loss" : tt_metric_table[i].name;
+        if (json_object_get(line, key)) json_object_set(val, key, json_object_get(line, key));
+    }
     json_object_set_new(o, "val", val);
 }
 

@@ -171,10 +171,7 @@ static void show_next(const json_t *start, const json_t *s, bool done)
 static void show_end(const json_t *start, const json_t *s)
 {
     char text[200], count[32], took[32];
-    tt_metrics val = {.loss = number_in(s, "val", "loss"),
-                      .accuracy = number_in(s, "val", "accuracy"),
-                      .top5 = number_in(s, "val", "top5"),
-                      .auc = number_in(s, "val", "auc")};
+    tt_metrics val = cli_metrics_read(json_object_get(s, "val"));
     const char *sha = text_in(s, "weights_sha256"), *why = text_in(s, "reason"),
                *status = text_in(s, "status");
     double steps = number_in(s, NULL, "steps"), epochs = number_in(s, NULL, "epochs");
@@ -225,22 +222,21 @@ void cli_end_show(cli_display_mode mode, const json_t *start, const json_t *end)
 /* ---- Each step, from rank 0 to the supervisor ---- */
 
 /* The order in which numbers travel; both ends use this one list. */
-enum { NUMBERS = 31 };
+enum { NUMBERS = 28 + TT_METRICS };
 static void spell(tt_progress *p, double v[NUMBERS], bool write)
 {
     double flag[4] = {p->validated, p->epoch_end, p->stopped, p->saved}, step = (double)p->step,
            steps = (double)p->steps, epoch_steps = (double)p->epoch_steps,
            bytes = (double)p->bytes_sent, samples = (double)p->val.samples,
            first = (double)p->saved_step[0], second = (double)p->saved_step[1];
-    double *const at[NUMBERS] = {
-        &step,        &steps,        &epoch_steps,  &p->epoch,      &p->epochs,
-        &p->loss,     &p->loss_mean, &p->lr,        &p->grad_norm,  &p->samples_per_s,
-        &p->step_s,   &p->data_s,    &p->forward_s, &p->backward_s, &p->wait_s,
-        &p->optim_s,  &bytes,        &p->eta_s,     &p->val.loss,   &p->val.accuracy,
-        &p->val.top5, &samples,      &p->best,      &flag[0],       &flag[1],
-        &flag[2],     &flag[3],      &first,        &second,        &p->scaling,
-        &p->val.auc};
+    double *at[NUMBERS] = {
+        &step,         &steps,         &epoch_steps,  &p->epoch,         &p->epochs, &p->loss,
+        &p->loss_mean, &p->lr,         &p->grad_norm, &p->samples_per_s, &p->step_s, &p->data_s,
+        &p->forward_s, &p->backward_s, &p->wait_s,    &p->optim_s,       &bytes,     &p->eta_s,
+        &p->val.loss,  &samples,       &p->best,      &flag[0],          &flag[1],   &flag[2],
+        &flag[3],      &first,         &second,       &p->scaling};
 
+    for (int i = 0; i < TT_METRICS; i++) at[NUMBERS - TT_METRICS + i] = tt_metric_at(&p->val, i);
     for (int i = 0; i < NUMBERS; i++) *(write ? &v[i] : at[i]) = write ? *at[i] : v[i];
     if (write) return;
     p->step = (int64_t)step;

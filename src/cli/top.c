@@ -116,10 +116,7 @@ static void put_progress(picture *p, const json_t *o)
 static void put_numbers(picture *p, const json_t *o)
 {
     const json_t *val = json_object_get(o, "val");
-    tt_metrics m = {.loss = number_of(val, "loss"),
-                    .accuracy = number_of(val, "accuracy"),
-                    .top5 = number_of(val, "top5"),
-                    .auc = number_of(val, "auc")};
+    tt_metrics m = cli_metrics_read(val);
     double rate = number_of(o, "samples_per_s");
     char text[200];
 

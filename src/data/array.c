@@ -389,18 +389,29 @@ tt_err tt_source_samples(tt_source *s, const tt_array *a, tt_bytes *file)
 
 static tt_err read_labels(tt_source *s, const tt_data_want *want, const tt_array *a)
 {
-    char where[96];
+    int64_t each = want->labels;
+    char where[128];
     int32_t *label;
     tt_err err;
 
-    if ((err = tt_source_block(s, s->kept, 1, sizeof *label, &label))) return err;
-    for (int64_t i = 0; i < s->kept; i++) {
-        double v = element(a, i);
-        snprintf(where, sizeof where, "row %lld (offset %zu)", (long long)i,
-                 a->offset + (size_t)(i * element_size[a->type]));
+    if ((err = tt_source_block(s, s->kept, each, sizeof *label, &label))) return err;
+    for (int64_t i = 0; i < s->kept * each; i++) {
+        int64_t at = file_index(a, i);
+        double v = element(a, at);
+        if (v >= 0 && v < want->classes && v == floor(v)) { /* as mostly; there may be many */
+            label[i] = (int32_t)v;
+            continue;
+        }
+        int n = snprintf(where, sizeof where, "row %lld", (long long)(i / each));
+        if (each > 1)
+            n += snprintf(where + n, sizeof where - (size_t)n, ", label %lld",
+                          (long long)(i % each));
+        snprintf(where + n, sizeof where - (size_t)n, " (offset %zu)",
+                 a->offset + (size_t)(at * element_size[a->type]));
         if ((err = tt_source_label(want, a->name, where, v, &label[i]))) return err;
     }
     s->label = label;
+    s->labels = each;
     return TT_OK;
 }
 
@@ -414,9 +425,14 @@ tt_err tt_source_answers(tt_source *s, const tt_data_want *want, const tt_array 
         return tt_fail(TT_EDATA, "%s has %lld rows, but %s has %lld samples", a->name,
                        (long long)(a->rank < 1 ? 1 : a->dim[0]), s->name, (long long)s->count);
     if (want->classes > 0) {
-        if (each != 1)
+        if (each != want->labels && want->labels == 1)
             return tt_fail(TT_EDATA, "%s: %lld values per row; labels are one class number per row",
                            a->name, (long long)each);
+        if (each != want->labels)
+            return tt_fail(TT_EDATA,
+                           "%s: %lld values per row, but the loss judges %lld pixels of a sample, "
+                           "and each has a label",
+                           a->name, (long long)each, (long long)want->labels);
         return read_labels(s, want, a);
     }
     if (want->targets <= 0) return TT_OK;

@@ -43,9 +43,9 @@ enum { LOOK_MS = 5, ALIGN = 64, TMPFS = 0x01021994, HUGE_PAGE = 2 << 20 };
 
 /* ---- The file ---- */
 
-static const char MAGIC[16] = "tutti content 1";
+static const char MAGIC[16] = "tutti content 3";
 
-enum { NAME, CLASS_NAMES, SAMPLES, ROW, COL, VAL, LABEL, TARGET, STANDARDISE, SPANS };
+enum { NAME, CLASS_NAMES, SAMPLES, ROW, COL, VAL, IDS, LABEL, TARGET, STANDARDISE, SPANS };
 
 typedef struct span {
     uint64_t at, size; /* 0: there is no such array */
@@ -54,7 +54,8 @@ typedef struct span {
 
 /* A source. What only the opening of a second one asks of it (schema, bases) is not kept. */
 typedef struct kept {
-    int64_t there, count, rows, targets, classes, keep, bytes, pixels;
+    int64_t there, count, rows, labels, targets, classes, keep, bytes, pixels;
+    int64_t tokens, window, edge, text_bytes, ids_each;
     tt_shape shape;
     span span[SPANS];
 } kept;
@@ -93,28 +94,35 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
     kept *k = &h->source[which];
     size_t rows = (size_t)s->kept, each = (size_t)tt_shape_count(s->shape);
     size_t entries = s->keep == TT_KEEP_SPARSE ? (size_t)s->row[s->kept] : 0;
+    bool text = s->keep == TT_KEEP_TOKENS;
     tt_str *names = &b->class_names[which];
 
-    *k = (kept){true,    s->count, s->kept,   s->targets, s->classes,
-                s->keep, s->bytes, s->pixels, s->shape};
+    *k = (kept){true,       s->count, s->kept,       s->labels,   s->targets,
+                s->classes, s->keep,  s->bytes,      s->pixels,   s->tokens,
+                s->window,  s->edge,  s->text_bytes, s->ids_each, s->shape};
     for (int i = 0; s->class_name && i < s->classes; i++)
         tt_str_put(names, s->class_name[i], strlen(s->class_name[i]) + 1);
     const void *array[SPANS] = {[NAME] = s->name,
                                 [CLASS_NAMES] = names->data,
-                                [SAMPLES] = s->keep == TT_KEEP_U8 ? (const void *)s->u8 : s->f32,
+                                [SAMPLES] = text                    ? (const void *)s->token
+                                            : s->keep == TT_KEEP_U8 ? (const void *)s->u8
+                                                                    : s->f32,
                                 [ROW] = s->row,
                                 [COL] = s->col,
                                 [VAL] = s->val,
+                                [IDS] = s->ids,
                                 [LABEL] = s->label,
                                 [TARGET] = s->target,
                                 [STANDARDISE] = s->standardise};
     const size_t size[SPANS] = {[NAME] = strlen(s->name) + 1,
                                 [CLASS_NAMES] = names->size,
-                                [SAMPLES] = rows * each * (s->keep == TT_KEEP_U8 ? 1 : 4),
-                                [ROW] = (rows + 1) * sizeof *s->row,
+                                [SAMPLES] = text ? (size_t)s->tokens * sizeof *s->token
+                                                 : rows * each * (s->keep == TT_KEEP_U8 ? 1 : 4),
+                                [ROW] = s->row ? (rows + 1) * sizeof *s->row : 0,
                                 [COL] = entries * sizeof *s->col,
                                 [VAL] = entries * sizeof *s->val,
-                                [LABEL] = rows * sizeof *s->label,
+                                [IDS] = rows * (size_t)s->ids_each * sizeof *s->ids,
+                                [LABEL] = rows * (size_t)s->labels * sizeof *s->label,
                                 [TARGET] = rows * (size_t)s->targets * sizeof *s->target,
                                 [STANDARDISE] = each * sizeof *s->standardise};
     for (int i = 0; i < SPANS; i++) lay_out(h, &k->span[i], array[i], size[i]);
@@ -193,16 +201,32 @@ static bool take_class_names(const char *map, const kept *k, tt_source *s)
 static bool sizes_fit(const kept *k, const int64_t *row)
 {
     size_t rows = (size_t)k->rows, each = (size_t)tt_shape_count(k->shape);
-    size_t cells = tt_mul_size(rows, each), targets = tt_mul_size(rows, (size_t)k->targets);
+    size_t cells = tt_mul_size(rows, each), targets = tt_mul_size(rows, (size_t)k->targets),
+           labels = tt_mul_size(rows, (size_t)k->labels);
     bool sparse = k->keep == TT_KEEP_SPARSE;
     size_t entries = sparse ? tt_mul_size((size_t)row[rows], 4) : 0;
     const span *s = k->span;
+    size_t samples = sparse ? 0
+                     : k->keep == TT_KEEP_TOKENS
+                         ? tt_mul_size((size_t)k->tokens, 2)
+                         : tt_mul_size(cells, k->keep == TT_KEEP_U8 ? 1 : 4);
 
-    return s[SAMPLES].size == (sparse ? 0 : tt_mul_size(cells, k->keep == TT_KEEP_U8 ? 1 : 4)) &&
-           s[COL].size == entries && s[VAL].size == entries &&
-           (!s[LABEL].size || s[LABEL].size == rows * 4) &&
+    return s[SAMPLES].size == samples && s[COL].size == entries && s[VAL].size == entries &&
+           s[IDS].size == tt_mul_size(tt_mul_size(rows, (size_t)k->ids_each), 4) &&
+           (!s[LABEL].size || s[LABEL].size == tt_mul_size(labels, 4)) &&
            (!s[TARGET].size || s[TARGET].size == tt_mul_size(targets, 4)) &&
            (!s[STANDARDISE].size || s[STANDARDISE].size == each);
+}
+
+/* Lines, or as many windows as there are tokens for. */
+static bool text_fits(const kept *k, const int64_t *row)
+{
+    int64_t windows;
+
+    if (k->keep != TT_KEEP_TOKENS) return true;
+    if (k->tokens < 1 || k->window < 1 || k->edge < 0 || k->edge > UINT16_MAX) return false;
+    if (row) return row[k->rows] <= k->tokens;
+    return !__builtin_mul_overflow(k->rows, k->window, &windows) && windows < k->tokens;
 }
 
 /* NULL: it is not whole. */
@@ -216,10 +240,12 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
         if (!whole_span(map, file_size, &at[i])) return NULL;
     name = bytes_of(map, &at[NAME]);
     if (!name || name[at[NAME].size - 1] || k->rows < 1 || k->rows > INT64_MAX / 16 ||
-        k->count < k->rows || k->shape.rank < 1 || k->shape.rank > 6 || k->classes < 0 ||
-        k->classes > INT32_MAX || k->keep < TT_KEEP_U8 || k->keep > TT_KEEP_SPARSE ||
-        (k->keep == TT_KEEP_SPARSE) != (at[ROW].size == ((size_t)k->rows + 1) * sizeof(int64_t)) ||
-        !sizes_fit(k, bytes_of(map, &at[ROW])))
+        k->count < k->rows || k->labels < 1 || k->shape.rank < 1 || k->shape.rank > 6 ||
+        k->classes < 0 || k->classes > INT32_MAX || k->ids_each < 0 || k->keep < TT_KEEP_U8 ||
+        k->keep > TT_KEEP_TOKENS ||
+        (at[ROW].size && at[ROW].size != ((size_t)k->rows + 1) * sizeof(int64_t)) ||
+        (k->keep == TT_KEEP_SPARSE && !at[ROW].size) || !sizes_fit(k, bytes_of(map, &at[ROW])) ||
+        !text_fits(k, bytes_of(map, &at[ROW])))
         return NULL;
     s = tt_source_new();
     s->name = name;
@@ -231,11 +257,19 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
     s->keep = (tt_keep)k->keep;
     if (s->keep == TT_KEEP_U8) s->u8 = bytes_of(map, &at[SAMPLES]);
     if (s->keep == TT_KEEP_F32) s->f32 = bytes_of(map, &at[SAMPLES]);
+    if (s->keep == TT_KEEP_TOKENS) s->token = bytes_of(map, &at[SAMPLES]);
+    s->tokens = k->tokens;
+    s->window = k->window;
+    s->edge = (int)k->edge;
+    s->text_bytes = k->text_bytes;
     s->row = bytes_of(map, &at[ROW]);
     s->col = bytes_of(map, &at[COL]);
     s->val = bytes_of(map, &at[VAL]);
+    s->ids = bytes_of(map, &at[IDS]);
+    s->ids_each = k->ids_each;
     s->label = bytes_of(map, &at[LABEL]);
     s->target = bytes_of(map, &at[TARGET]);
+    s->labels = k->labels;
     s->targets = k->targets;
     s->classes = (int)k->classes;
     s->standardise = bytes_of(map, &at[STANDARDISE]);
@@ -656,9 +690,18 @@ tt_err tt_common_key(tt_node *train, tt_node *val, const tt_source_ctx *c, uint6
 
     of_train.split = TT_TRAIN;
     of_val.split = TT_VAL;
-    tt_str_add(&text, "%s %s %zu\n%d %d %d %d", TT_VERSION, MAGIC, sizeof(head), normalize,
-               w->classes, w->targets, w->only_x);
+    tt_str_add(&text, "%s %s %zu\n%d %d %lld %d %d %lld", TT_VERSION, MAGIC, sizeof(head),
+               normalize, w->classes, (long long)w->labels, w->targets, w->only_x,
+               (long long)w->ids);
     for (int i = 0; i < w->input.rank; i++) tt_str_add(&text, " %lld", (long long)w->input.dim[i]);
+    /* Ids are checked against the rows there are, and divided by them. */
+    for (int64_t i = 0, same = 0; w->id_rows && i < w->ids; i++) {
+        bool changes = i + 1 == w->ids || w->id_rows[i + 1] != w->id_rows[i];
+        same++;
+        if (!changes) continue;
+        tt_str_add(&text, " %lld of %lld", (long long)same, (long long)w->id_rows[i]);
+        same = 0;
+    }
     tt_str_add(&text, "\ntrain\n");
     err = tt_source_look(train, "train", &of_train, &text);
     if (!err && val) tt_str_add(&text, "\nval\n");

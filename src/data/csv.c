@@ -1,4 +1,4 @@
-/* CSV and TSV: columns become features, labels and targets.
+/* CSV and TSV: columns become features, ids, labels and targets.
  *
  * Two passes. The first checks every row's width, counts, and collects vocabularies; then the
  * layout of the features is known, and the second fills them in. Rows with categories are kept
@@ -123,17 +123,16 @@ static tt_err borrow_vocabularies(tt_source *s, const tt_data_want *want, tt_sch
     int used = 0, theirs = 0, k = 0;
 
     /* Only what becomes features must match in a file to predict from. */
-    for (int i = 0; i < m->count; i++) used += !want->only_x || m->col[i].type <= CATEGORY;
-    for (int i = 0; i < train->count; i++)
-        theirs += !want->only_x || train->col[i].type <= CATEGORY;
+    for (int i = 0; i < m->count; i++) used += !want->only_x || m->col[i].type <= ID;
+    for (int i = 0; i < train->count; i++) theirs += !want->only_x || train->col[i].type <= ID;
     if (used != theirs)
         return tt_fail(TT_EDATA, "%s: %d columns are used, of the training file %d", s->name, used,
                        theirs);
     for (int i = 0; i < m->count; i++) {
         column *c = &m->col[i];
         const column *t;
-        if (want->only_x && c->type > CATEGORY) continue;
-        while (want->only_x && train->col[k].type > CATEGORY) k++;
+        if (want->only_x && c->type > ID) continue;
+        while (want->only_x && train->col[k].type > ID) k++;
         t = &train->col[k++];
         if (c->type == LABEL && t->type == TARGET) c->type = TARGET;
         if (c->type != t->type || c->hash != t->hash)
@@ -178,11 +177,32 @@ static tt_err survey_rows(tt_schema *m, tt_csv *r, bool label_is_target, int64_t
     return TT_OK;
 }
 
-static tt_err lay_out(tt_source *s, tt_schema *m)
+/* The k-th id of a sample: the model's table for it must have a row for each word. */
+static tt_err check_id(const tt_source *s, const tt_data_want *want, const column *c, int64_t k)
 {
+    int64_t words = c->hash ? c->hash : tt_vocab_count(c->vocab);
+    int64_t rows = k < want->ids && want->id_rows ? want->id_rows[k] : 0;
+    char text[160];
+
+    if (!rows || words <= rows) return TT_OK;
+    snprintf(text, sizeof text, "has %lld %s, but the model's table for id %lld has %lld rows",
+             (long long)words, c->hash ? "buckets" : "words", (long long)k, (long long)rows);
+    if (c->name) return tt_fail(TT_EDATA, "%s: column '%.60s' %s", s->name, c->name, text);
+    return tt_fail(TT_EDATA, "%s: column %d %s", s->name, c->at, text);
+}
+
+static tt_err lay_out(tt_source *s, const tt_data_want *want, tt_schema *m)
+{
+    tt_err err;
+
     for (int i = 0; i < m->count; i++) {
         column *c = &m->col[i];
         c->width = 0;
+        if (c->type == ID) {
+            if ((err = check_id(s, want, c, m->ids))) return err;
+            c->first = m->ids++;
+            continue;
+        }
         if (c->type == NUMERIC) c->width = 1;
         if (c->type == CATEGORY) {
             c->width = c->hash ? c->hash : tt_vocab_count(c->vocab);
@@ -193,7 +213,11 @@ static tt_err lay_out(tt_source *s, tt_schema *m)
         m->features += c->width;
         if (m->features > INT32_MAX) return tt_fail(TT_EDATA, "%s: too many features", s->name);
     }
-    if (!m->features) return tt_fail(TT_EDATA, "%s: no column becomes a feature", s->name);
+    if (!m->features && !m->ids)
+        return tt_fail(TT_EDATA, "%s: no column becomes a feature", s->name);
+    if (m->ids != want->ids)
+        return tt_fail(TT_EDATA, "%s: the model takes %lld ids, but %lld columns are `type: id`",
+                       s->name, (long long)want->ids, (long long)m->ids);
     return TT_OK;
 }
 
@@ -211,6 +235,7 @@ typedef struct filling {
     int32_t *col; /* sparse */
     float *val;
     int64_t entries;
+    int32_t *ids;
     int32_t *label;
     float *target;
     strange *strange; /* (columns) */
@@ -295,13 +320,17 @@ static tt_err fill_row(const tt_schema *m, const tt_data_want *want, const tt_cs
             f->target[row * m->targets + targets++] = v;
             break;
         case CATEGORY:
+        case ID:
+            if (c->type == ID) f->ids[row * m->ids + c->first] = -1;
             if (!word_cell(c, cell, &word)) break;
             id = c->hash ? (int)(tt_vocab_hash(word.s, word.n) % (uint64_t)c->hash)
                          : tt_vocab_find(c->vocab, word.s, word.n);
-            if (id >= 0)
-                put(f, m, row, c->first + id, 1);
-            else
+            if (id < 0)
                 note_strange(&f->strange[i], r, word);
+            else if (c->type == ID)
+                f->ids[row * m->ids + c->first] = id;
+            else
+                put(f, m, row, c->first + id, 1);
             break;
         case LABEL:
             err = label_cell(want, r, c, cell, &f->label[row]);
@@ -324,6 +353,7 @@ static tt_err allocate(tt_source *s, const tt_schema *m, int64_t rows, filling *
     } else if ((err = tt_source_block(s, rows, m->features, sizeof *f->x, &f->x))) {
         return err;
     }
+    if (m->ids && (err = tt_source_block(s, rows, m->ids, sizeof *f->ids, &f->ids))) return err;
     if (m->label >= 0 && (err = tt_source_block(s, rows, 1, sizeof *f->label, &f->label)))
         return err;
     if (m->targets && (err = tt_source_block(s, rows, m->targets, sizeof *f->target, &f->target)))
@@ -352,6 +382,8 @@ static tt_err fill_rows(tt_source *s, const tt_schema *m, const tt_data_want *wa
     s->row = f.row;
     s->col = f.col;
     s->val = f.val;
+    s->ids = f.ids;
+    s->ids_each = m->ids;
     s->label = f.label;
     s->target = f.target;
     s->targets = m->targets;
@@ -446,7 +478,8 @@ static tt_err decode(tt_source *s, tt_node *map, const csv_keys *k, const tt_sou
     tt_csv_start(&r, s->name, text, size, m->separator, m->comment);
     if ((err = tt_csv_columns(s, k, c->want, m, &r))) goto out;
     for (int i = 0; i < m->count; i++)
-        if (m->col[i].type == LABEL || (m->col[i].type == CATEGORY && !m->col[i].hash))
+        if (m->col[i].type == LABEL ||
+            ((m->col[i].type == CATEGORY || m->col[i].type == ID) && !m->col[i].hash))
             if ((err = given_vocabulary(s, &m->col[i]))) goto out;
     skip_answers(s, c->want, m);
     if (c->train && c->train->schema &&
@@ -460,7 +493,7 @@ static tt_err decode(tt_source *s, tt_node *map, const csv_keys *k, const tt_sou
     if ((err = survey_rows(m, &r, as_target, &rows))) goto out;
     if ((err = finish_label(s, c->want, m, as_target))) goto out;
     if ((err = check_missing(s, m))) goto out;
-    if ((err = lay_out(s, m))) goto out;
+    if ((err = lay_out(s, c->want, m))) goto out;
     if ((err = fill_rows(s, m, c->want, &again, rows))) goto out;
     if ((err = mark_standardised(s, m))) goto out;
     s->schema = m;
@@ -476,7 +509,7 @@ static const tt_key keys[] = {
     {"header", TT_CHOICE, offsetof(csv_keys, header), "auto", 0, 0, "auto|true|false",
      "the first row names the columns; auto: if it looks so"},
     {"columns", TT_NODE, offsetof(csv_keys, columns), "-", 0, 0, NULL,
-     "list of {name or index, type, ...}; columns not listed are skipped"},
+     "list of {name or index, type, ...}; columns not listed are skipped. Ids are in their order"},
     {"label", TT_NODE, offsetof(csv_keys, label), "-", 0, 0, NULL,
      "instead of columns: name or index of the label, the others are numeric"},
     {"separator", TT_STRING, offsetof(csv_keys, separator), "-", 0, 0, NULL,

@@ -46,7 +46,7 @@ uint64_t tt_vocab_hash(const char *s, size_t n);
 
 /* ---- Columns ---- */
 
-enum { NUMERIC, CATEGORY, LABEL, TARGET, SKIP };
+enum { NUMERIC, CATEGORY, ID, LABEL, TARGET, SKIP }; /* up to ID: what the model is given */
 enum { HEADER_AUTO, HEADER_YES, HEADER_NO };
 
 typedef struct csv_keys {
@@ -67,11 +67,11 @@ typedef struct column {
     bool normalize, by_name;
 
     int at;               /* place in a row                                             */
-    tt_vocab *vocab;      /* CATEGORY without hash; LABEL by name                       */
+    tt_vocab *vocab;      /* CATEGORY, ID without hash; LABEL by name                   */
     bool fixed;           /* the vocabulary is given: by the job or the training file   */
     bool integers;        /* LABEL: all are numbers and stand for themselves            */
     double missing_value; /* NUMERIC, TARGET                                            */
-    int64_t first, width; /* features                                                   */
+    int64_t first, width; /* features; ID: which of the ids                             */
 } column;
 
 struct tt_schema {
@@ -81,7 +81,7 @@ struct tt_schema {
     char separator, comment;
     bool header;
     bool sparse;
-    int64_t features, targets;
+    int64_t features, ids, targets;
     int label; /* which column, -1: none */
 };
 

@@ -20,11 +20,12 @@ static tt_err read_column(tt_node *n, const csv_keys *k, column *c)
         {"index", TT_INT, offsetof(column_keys, index), "-", 0, 0, NULL,
          "or its place, from 0; negative from the end"},
         {"type", TT_CHOICE, offsetof(column_keys, type), "numeric", 0, 0,
-         "numeric|category|label|target|skip", "what the column becomes"},
+         "numeric|category|id|label|target|skip",
+         "what the column becomes; category: a feature for each word; id: a row of a table"},
         {"vocabulary", TT_NODE, offsetof(column_keys, vocabulary), "-", 0, 0, NULL,
-         "category, label: auto (what occurs, sorted), or a list"},
+         "category, id, label: auto (what occurs, sorted), or a list"},
         {"hash", TT_INT, offsetof(column_keys, hash), "-", 1, 1 << 30, NULL,
-         "category: so many buckets instead of a vocabulary"},
+         "category, id: so many buckets instead of a vocabulary"},
         {"missing", TT_STRING, offsetof(column_keys, missing), "-", 0, 0, NULL,
          "stands for '?' and empty cells"},
         {"normalize", TT_BOOL, offsetof(column_keys, normalize), "false", 0, 0, NULL,
@@ -38,10 +39,11 @@ static tt_err read_column(tt_node *n, const csv_keys *k, column *c)
     if ((err = tt_node_read(n, "column", keys, TT_COUNT(keys), &ck))) return err;
     if (!ck.name == (ck.index == NO_INDEX))
         return tt_node_fail(n, "a column needs either 'name' or 'index'");
-    if (ck.hash && (ck.type != CATEGORY || ck.vocabulary))
-        return tt_node_fail(n, "'hash' is for columns of type category without vocabulary");
-    if (ck.vocabulary && ck.type != CATEGORY && ck.type != LABEL)
-        return tt_node_fail(ck.vocabulary, "only columns of type category and label have one");
+    bool words = ck.type == CATEGORY || ck.type == ID;
+    if (ck.hash && (!words || ck.vocabulary))
+        return tt_node_fail(n, "'hash' is for columns of type category or id without vocabulary");
+    if (ck.vocabulary && !words && ck.type != LABEL)
+        return tt_node_fail(ck.vocabulary, "only columns of type category, id and label have one");
     if (ck.normalize && ck.type != NUMERIC)
         return tt_node_fail(n, "'normalize' is for columns of type numeric");
     if (!ck.missing && ck.type == NUMERIC) ck.missing = k->missing;

@@ -60,7 +60,7 @@ static void set_geometry(tt_data *d)
 
     d->features = tt_shape_count(d->want.input);
     d->channels = s.rank >= 3 ? s.dim[0] : s.rank == 2 ? 1 : d->features;
-    d->plane = d->features / d->channels;
+    d->plane = d->channels ? d->features / d->channels : 1;
     if (s.rank == 2 || s.rank == 3) {
         d->height = s.dim[s.rank - 2];
         d->width = s.dim[s.rank - 1];
@@ -277,6 +277,11 @@ static tt_err read_augment(tt_data *d, tt_node *n)
     if (!d->train || (!k.crop && !k.flip)) return TT_OK;
     if (!d->height || d->train->keep == TT_KEEP_SPARSE)
         return tt_node_fail(n, "augment is for images, and %s has none", d->train->name);
+    if (d->want.classes > 0 && d->want.labels > 1 && d->want.labels != d->height * d->width)
+        return tt_node_fail(n,
+                            "augment moves pixels, and with %lld labels for %lld x %lld of them "
+                            "it cannot move those, too",
+                            (long long)d->want.labels, (long long)d->height, (long long)d->width);
     if (k.crop >= d->height || k.crop >= d->width)
         return tt_node_fail(n, "crop: %lld pixels of padding for images of %lld x %lld",
                             (long long)k.crop, (long long)d->height, (long long)d->width);
@@ -318,6 +323,11 @@ static tt_err cut_val(tt_data *d, tt_node *map, uint64_t seed)
     cut = llround((double)n * k.split);
     if (cut < 1) cut = 1;
     if (cut > n - 1) cut = n - 1;
+    if (d->train->keep == TT_KEEP_TOKENS && !d->train->row) { /* a text: its end */
+        d->part[TT_TRAIN] = (tt_part){.src = d->train, .count = n - cut};
+        d->part[TT_VAL] = (tt_part){.src = d->train, .count = cut, .first = n - cut};
+        return TT_OK;
+    }
     uint64_t key = tt_random_key(seed, "data split");
     d->part[TT_TRAIN] = (tt_part){.src = d->train, .count = n - cut, .cut = true, .key = key};
     d->part[TT_VAL] =
@@ -325,10 +335,22 @@ static tt_err cut_val(tt_data *d, tt_node *map, uint64_t seed)
     return TT_OK;
 }
 
+/* "1x28x28", "13 and 26 ids", "256 ids" */
+static const char *show_sample(const tt_data *d)
+{
+    bool numbers = tt_shape_count(d->want.input) > 0;
+    char shape[96] = "";
+
+    if (numbers) tt_shape_show(d->want.input, shape, sizeof shape);
+    if (!d->want.ids) return tt_arena_strdup(d->arena, shape);
+    return tt_arena_printf(d->arena, "%s%s%lld ids", shape, numbers ? " and " : "",
+                           (long long)d->want.ids);
+}
+
 static void describe(tt_data *d, tt_split split)
 {
     tt_part *p = &d->part[split];
-    char count[32], shape[96];
+    char count[32];
     const char *slash;
 
     if (!p->src) {
@@ -337,8 +359,7 @@ static void describe(tt_data *d, tt_split split)
     }
     slash = strrchr(p->src->name, '/');
     p->describe = tt_arena_printf(
-        d->arena, "%s of %s %s %s", tt_show_count(p->count, count, sizeof count),
-        tt_shape_show(d->want.input, shape, sizeof shape),
+        d->arena, "%s of %s %s %s", tt_show_count(p->count, count, sizeof count), show_sample(d),
         p->cut && split == TT_VAL ? "cut from" : "from", slash ? slash + 1 : p->src->name);
 }
 
@@ -358,9 +379,17 @@ static tt_data *data_new(const tt_data_want *want, uint64_t seed)
     return d;
 }
 
+tt_row tt_data_row_of(const tt_data_want *w)
+{
+    return (tt_row){.features = tt_shape_count(w->input),
+                    .ids = w->ids,
+                    .labels = w->classes > 0 ? w->labels : 0,
+                    .targets = w->targets};
+}
+
 static tt_err check_want(const tt_data_want *w)
 {
-    if (w->input.rank < 1 || w->input.rank > 6 || tt_shape_count(w->input) < 1)
+    if (w->input.rank < 1 || w->input.rank > 6 || tt_shape_count(w->input) + w->ids < 1)
         return tt_fail(TT_EINVAL, "the model's input has no elements");
     if (w->classes < 0 || w->targets < 0 || (w->classes > 0 && w->targets > 0))
         return tt_fail(TT_EINVAL, "either labels or targets can be wanted");
@@ -496,6 +525,7 @@ static tt_err make_common(tt_data *d, const data_keys *k, const tt_node *dir_at,
 static tt_err open_sources(tt_data *d, data_keys *k, const tt_node *dir_at, int split,
                            uint64_t seed, const share *s)
 {
+    static const share none = {0};
     tt_source_ctx c = {.want = &d->want, .dir = ""};
     tt_node *cut = k->val && tt_node_get(k->val, "split") ? k->val : NULL;
     const tt_node *own = cut ? beside_split(cut) : NULL;
@@ -513,6 +543,8 @@ static tt_err open_sources(tt_data *d, data_keys *k, const tt_node *dir_at, int 
     if (own) cut = take_split(&k->val);
     if (k->val && k->val != cut) inherit(k->val, k->train);
     if (split == TT_VAL && k->val && k->val != cut) return open_val_alone(d, k, cut, c, seed);
+    if (tt_source_is_mapped(k->train) || (k->val && tt_source_is_mapped(k->val)))
+        s = &none; /* the system has the pages of mapped files once */
     if (s->folders && (err = find_common(d, k, &c, seed, s))) return err;
     if (!d->train && (err = open_train(d, k, c, split != BOTH))) return err;
     if (cut) return cut_val(d, cut, seed);
@@ -547,7 +579,8 @@ static tt_err open_data(tt_node *map, const tt_data_want *want, uint64_t seed, i
     describe(d, TT_TRAIN);
     describe(d, TT_VAL);
     if ((err = make_common(d, &k, tt_node_get(map, "dir"), seed))) goto out;
-    d->want.input_at = NULL; /* the job may be closed before us */
+    d->want.input_at = NULL; /* the job may be closed before us, and the model, too */
+    d->want.id_rows = NULL;
     *out = d;
     d = NULL;
 out:
@@ -583,13 +616,20 @@ static tt_err rows_source(const tt_data_want *want, const tt_data_rows *rows, co
     if (rows->n < 1)
         return tt_fail(TT_EINVAL, "%s: there must be at least one, not %lld", name,
                        (long long)rows->n);
-    if (!rows->x) return tt_fail(TT_EINVAL, "%s: x is NULL", name);
+    if (features && !rows->x) return tt_fail(TT_EINVAL, "%s: x is NULL", name);
+    if (want->ids && !rows->ids) return tt_fail(TT_EINVAL, "%s: no ids", name);
     if (want->classes > 0 && !rows->label) return tt_fail(TT_EINVAL, "%s: no labels", name);
     if (want->targets > 0 && !rows->target) return tt_fail(TT_EINVAL, "%s: no targets", name);
-    for (int64_t i = 0; want->classes > 0 && i < rows->n; i++)
+    for (int64_t i = 0; want->classes > 0 && i < rows->n * want->labels; i++)
         if (rows->label[i] < -1 || rows->label[i] >= want->classes)
             return tt_fail(TT_EINVAL, "%s: row %lld: label %d, but the model has %d classes", name,
-                           (long long)i, rows->label[i], want->classes);
+                           (long long)(i / want->labels), rows->label[i], want->classes);
+    for (int64_t i = 0; i < rows->n * want->ids; i++) {
+        int64_t most = want->id_rows[i % want->ids];
+        if (rows->ids[i] < -1 || (most && rows->ids[i] >= most))
+            return tt_fail(TT_EINVAL, "%s: row %lld: id %d, but its table has %lld rows", name,
+                           (long long)(i / want->ids), rows->ids[i], (long long)most);
+    }
     for (int64_t i = 0; i < rows->n; i++)
         for (int64_t k = 0; k < features; k++)
             if (!isfinite(rows->x[i * features + k]))
@@ -601,10 +641,13 @@ static tt_err rows_source(const tt_data_want *want, const tt_data_rows *rows, co
     s->shape = want->input;
     s->keep = TT_KEEP_F32;
     s->f32 = rows->x;
+    s->ids = rows->ids;
+    s->ids_each = want->ids;
     s->label = want->classes > 0 ? rows->label : NULL;
+    s->labels = want->labels;
     s->target = want->targets > 0 ? rows->target : NULL;
     s->targets = want->targets;
-    for (int64_t i = 0; s->label && i < s->kept; i++)
+    for (int64_t i = 0; s->label && i < s->kept * want->labels; i++)
         if (s->label[i] >= s->classes) s->classes = s->label[i] + 1;
     *out = s;
     return TT_OK;
@@ -629,6 +672,7 @@ tt_err tt_data_open_rows(const tt_data_want *want, const tt_data_rows *train,
     describe(d, TT_TRAIN);
     describe(d, TT_VAL);
     d->want.input_at = NULL;
+    d->want.id_rows = NULL;
     *out = d;
     d = NULL;
 out:
@@ -721,14 +765,16 @@ int64_t tt_data_row(const tt_data *d, tt_split split, int64_t i)
 
 bool tt_data_labelled(const tt_data *d, tt_split split)
 {
-    return d->part[split].src && d->part[split].src->label;
+    const tt_source *s = d->part[split].src;
+
+    return s && s->label && s->labels == 1;
 }
 
 int tt_data_label(const tt_data *d, tt_split split, int64_t i)
 {
     const tt_part *p = &d->part[split];
 
-    return p->src->label ? p->src->label[tt_part_row(p, i)] : -1;
+    return tt_data_labelled(d, split) ? p->src->label[tt_part_row(p, i)] : -1;
 }
 
 const float *tt_data_target(const tt_data *d, tt_split split, int64_t i)
@@ -736,6 +782,14 @@ const float *tt_data_target(const tt_data *d, tt_split split, int64_t i)
     const tt_part *p = &d->part[split];
 
     return p->src->target ? p->src->target + tt_part_row(p, i) * p->src->targets : NULL;
+}
+
+double tt_data_token_bytes(const tt_data *d)
+{
+    const tt_source *s = leading(d);
+
+    if (s->keep != TT_KEEP_TOKENS || !s->text_bytes || !s->tokens) return 0;
+    return (double)s->text_bytes / (double)s->tokens;
 }
 
 static void add_to_sha(tt_sha *sha, const tt_source *s)
@@ -751,7 +805,15 @@ static void add_to_sha(tt_sha *sha, const tt_source *s)
         tt_sha_add(sha, s->col, (size_t)s->row[n] * sizeof *s->col);
         tt_sha_add(sha, s->val, (size_t)s->row[n] * sizeof *s->val);
     }
-    if (s->label) tt_sha_add(sha, s->label, (size_t)n * sizeof *s->label);
+    if (s->keep == TT_KEEP_TOKENS) {
+        if (s->token) tt_sha_add(sha, s->token, (size_t)s->tokens * sizeof *s->token);
+        for (int i = 0; i < s->shard_count; i++)
+            tt_sha_add(sha, s->shard[i].data,
+                       (size_t)s->shard[i].count * (s->shard[i].wide ? 4 : 2));
+        if (s->row) tt_sha_add(sha, s->row, (size_t)(n + 1) * sizeof *s->row);
+    }
+    if (s->ids) tt_sha_add(sha, s->ids, (size_t)(n * s->ids_each) * sizeof *s->ids);
+    if (s->label) tt_sha_add(sha, s->label, (size_t)(n * s->labels) * sizeof *s->label);
     if (s->target) tt_sha_add(sha, s->target, (size_t)(n * s->targets) * sizeof *s->target);
 }
 

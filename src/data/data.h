@@ -7,6 +7,8 @@
 #ifndef TT_DATA_H
 #define TT_DATA_H
 
+#include <jansson.h>
+
 #include "base/base.h"
 #include "tensor/tensor.h"
 
@@ -14,12 +16,18 @@ typedef enum tt_split { TT_TRAIN, TT_VAL } tt_split;
 
 /* What the model and its loss expect; the data is checked against it at open. */
 typedef struct tt_data_want {
-    tt_shape input; /* per sample, e.g. (1, 28, 28)                                         */
-    int classes;    /* > 0: integer labels 0 .. classes-1                                   */
+    tt_shape input; /* per sample, e.g. (1, 28, 28); (0): it has no numbers                 */
+    int64_t ids;    /* per sample                                                           */
+    const int64_t
+        *id_rows;   /* of each id: it must be below that; 0: it may be anything. Only at open */
+    int classes;    /* > 0: integer labels 0 .. classes-1 ...                               */
+    int64_t labels; /* ... so many per sample                                               */
     int targets;    /* > 0: that many float targets per sample                              */
     bool only_x;    /* to predict: labels and targets may be absent or bad; then there are none */
     const tt_node *input_at; /* the job's `model.input`, for messages */
 } tt_data_want;
+
+tt_row tt_data_row_of(const tt_data_want *w);
 
 typedef struct tt_data tt_data;
 
@@ -66,10 +74,11 @@ tt_err tt_data_find(const tt_node *data);
  * environment says; added to `out`. `at` (may be NULL) is where it stands. */
 tt_err tt_data_expand(const tt_node *at, const char *text, tt_str *out);
 
-/* Rows in memory, for programs that embed us: x is (n, features), labels or targets by `want`.
- * Borrowed until close. */
+/* Rows in memory, for programs that embed us: x is (n, features), ids (n, ids), and labels or
+ * targets by `want`. Borrowed until close. */
 typedef struct tt_data_rows {
     const float *x;
+    const int32_t *ids;
     const int32_t *label;
     const float *target;
     int64_t n;
@@ -85,10 +94,21 @@ const char *tt_data_describe(const tt_data *d,
                              tt_split split); /* "60,000 of 1x28x28 from train-images..." */
 /* Sample i of a split: its row in its file, from 0 (a header is none), and what is true of it. */
 int64_t tt_data_row(const tt_data *d, tt_split split, int64_t i);
-bool tt_data_labelled(const tt_data *d, tt_split split);                  /* are there labels?    */
+bool tt_data_labelled(const tt_data *d, tt_split split);                  /* one of each sample?  */
 int tt_data_label(const tt_data *d, tt_split split, int64_t i);           /* -1: it has none      */
 const float *tt_data_target(const tt_data *d, tt_split split, int64_t i); /* as many as wanted;
                                                                            * NULL: no targets */
+/* Where the training set is text: the tokens of another text, into `out`, which has room for as
+ * many as it has bytes; TT_EDATA if it has something that the training set has not. The text of a
+ * token, added to `out`. The token that stands before and behind each line, -1: there is none; one
+ * that a text may begin with. */
+tt_err tt_data_encode(const tt_data *d, const char *text, size_t size, int32_t *out,
+                      int64_t *count);
+void tt_data_decode(const tt_data *d, int32_t token, tt_str *out);
+int tt_data_edge(const tt_data *d);
+int tt_data_first(const tt_data *d);
+/* Bytes of text that a token stands for, on the mean; 0: it is no text. */
+double tt_data_token_bytes(const tt_data *d);
 const char *tt_data_sha(const tt_data *d); /* fingerprint of the decoded content, lazily made  */
 
 /* What the job's `data` map says of feeding, for tt_order and tt_feed_open. */
@@ -164,6 +184,36 @@ tt_err tt_feed_take(tt_feed *f,
  * of this. */
 tt_err tt_feed_more(tt_feed *f, int first, int n, const tt_batch **out);
 void tt_feed_close(tt_feed *f);
+
+/* ---- Making shards of text: `tutti data prepare` ---- */
+typedef struct tt_prepare_opts {
+    const char *const *input; /* text files, gzipped or not, in this order */
+    int inputs;
+    const char *tokens;    /* bytes, chars or gpt2                                           */
+    const char *tokenizer; /* gpt2: its folder                                               */
+    const char *out;       /* folder: it must not be there, or be empty                      */
+    double val;            /* share of the tokens, from the end, to validate on; 0: none     */
+    int64_t shard_tokens;  /* in a file, at most                                             */
+} tt_prepare_opts;
+typedef struct tt_prepared {
+    int64_t tokens[2]; /* by tt_split            */
+    int shards[2];
+    int64_t bytes; /* of text                    */
+    int vocab;
+} tt_prepared;
+/* The folder is there with all of its files or not at all. */
+tt_err tt_data_prepare(const tt_prepare_opts *o, tt_prepared *out);
+
+/* ---- What a file is: `tutti data inspect` and `verify` ---- */
+typedef struct tt_inspect_opts {
+    const char *format;    /* as a job has it; NULL: by its content and name                 */
+    const char *tokenizer; /* its folder, to show the text of tokens; NULL: ...              */
+    const char *usual;     /* ... this one, if it is there and tokens are said to be GPT-2's */
+    int rows;              /* how many to show, at most                                      */
+} tt_inspect_opts;
+/* Goes through all of a file and says what it is: an object with file, format, bytes, and what
+ * there is to say of that format. TT_EDATA: it is bad, or of no format that is known. */
+tt_err tt_data_inspect(const char *path, const tt_inspect_opts *o, json_t **out);
 
 /* ---- Getting datasets: `tutti data get NAME` ---- */
 typedef struct tt_fetch_opts {

@@ -34,7 +34,7 @@ struct tt_feed {
     tt_split split;
     tt_order order;
     tt_cut cut;
-    int64_t features, targets;
+    tt_row row;
     int threads, slots;
     slot *slot, more;
     pthread_t *thread;
@@ -51,10 +51,9 @@ static tt_err make_room(tt_feed *f, slot *s, int n)
     tt_err err;
 
     if (n <= s->most) return TT_OK;
-    tt_batch_close(&s->batch, s->most, f->features, f->targets);
+    tt_batch_close(&s->batch, s->most, &f->row);
     s->most = 0;
-    if ((err = tt_batch_open(n, f->features, f->data->want.classes > 0, f->targets, &s->batch)))
-        return err;
+    if ((err = tt_batch_open(n, &f->row, &s->batch))) return err;
     s->most = n;
     return TT_OK;
 }
@@ -127,8 +126,7 @@ tt_err tt_feed_open(const tt_data *d, tt_split split, const tt_order *o, const t
     f->order = *o;
     f->cut = cut ? *cut : (tt_cut){0, 1, 1};
     f->first = first_step;
-    f->features = d->features;
-    f->targets = d->want.targets;
+    f->row = tt_data_row_of(&d->want);
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->room, NULL);
     pthread_cond_init(&f->ready, NULL);
@@ -209,9 +207,8 @@ void tt_feed_close(tt_feed *f)
     pthread_cond_broadcast(&f->room);
     pthread_mutex_unlock(&f->lock);
     for (int i = 0; i < f->started; i++) pthread_join(f->thread[i], NULL);
-    for (int i = 0; i < f->slots; i++)
-        tt_batch_close(&f->slot[i].batch, f->slot[i].most, f->features, f->targets);
-    tt_batch_close(&f->more.batch, f->more.most, f->features, f->targets);
+    for (int i = 0; i < f->slots; i++) tt_batch_close(&f->slot[i].batch, f->slot[i].most, &f->row);
+    tt_batch_close(&f->more.batch, f->more.most, &f->row);
     pthread_mutex_destroy(&f->lock);
     pthread_cond_destroy(&f->room);
     pthread_cond_destroy(&f->ready);

@@ -107,21 +107,42 @@ static void fill_line(const tt_source *s, int64_t at, int64_t w, int64_t dx, boo
         (flip ? back_f32 : row_f32)(y + lead, s->f32 + at + from, n, a, b);
 }
 
-static void fill_augmented(const tt_data *d, const tt_part *p, int64_t row, tt_place at, float *y)
+/* How a sample's image is moved. */
+typedef struct move {
+    int64_t dy, dx;
+    bool flip;
+} move;
+
+static move move_of(const tt_data *d, tt_place at)
 {
     tt_u128 r = tt_philox(d->augment_key, (uint64_t)at.pass, (uint64_t)at.at);
     uint32_t span = 2 * (uint32_t)d->crop + 1;
-    int64_t dy = (int64_t)(r.v[0] % span) - d->crop, dx = (int64_t)(r.v[1] % span) - d->crop;
-    bool flip = d->flip && (r.v[2] & 1);
 
+    return (move){(int64_t)(r.v[0] % span) - d->crop, (int64_t)(r.v[1] % span) - d->crop,
+                  d->flip && (r.v[2] & 1)};
+}
+
+/* Labels of pixels go with them; what comes in from outside has none. */
+static void move_labels(const tt_data *d, move m, const int32_t *from, int32_t *to)
+{
+    for (int64_t y = 0; y < d->height; y++)
+        for (int64_t x = 0; x < d->width; x++) {
+            int64_t row = y + m.dy, column = (m.flip ? d->width - 1 - x : x) + m.dx;
+            bool inside = row >= 0 && row < d->height && column >= 0 && column < d->width;
+            *to++ = inside ? from[row * d->width + column] : -1;
+        }
+}
+
+static void fill_augmented(const tt_data *d, const tt_part *p, int64_t row, move m, float *y)
+{
     for (int64_t c = 0; c < d->channels; c++)
         for (int64_t line = 0; line < d->height; line++, y += d->width) {
-            int64_t from = line + dy;
+            int64_t from = line + m.dy;
             if (from < 0 || from >= d->height)
                 for (int64_t i = 0; i < d->width; i++) y[i] = d->b[c];
             else
-                fill_line(p->src, row * d->features + c * d->plane + from * d->width, d->width, dx,
-                          flip, p->a[c], d->b[c], y);
+                fill_line(p->src, row * d->features + c * d->plane + from * d->width, d->width,
+                          m.dx, m.flip, p->a[c], d->b[c], y);
         }
 }
 
@@ -146,11 +167,11 @@ tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t
 {
     const tt_part *part = &d->part[split];
     const tt_source *s = part->src;
-    bool augment = o->augment && (d->crop || d->flip);
-    int64_t m = d->want.targets;
+    bool augment = o->augment && (d->crop || d->flip), text = s && s->keep == TT_KEEP_TOKENS;
+    int64_t m = d->want.targets, each = d->want.labels;
     /* A batch is const to those who take it; we are the one who makes it. */
     float *x = (float *)out->x, *target = (float *)out->target;
-    int32_t *label = (int32_t *)out->label;
+    int32_t *label = (int32_t *)out->label, *ids = (int32_t *)out->ids;
     uint64_t *place = (uint64_t *)out->place;
     tt_err err;
 
@@ -163,16 +184,29 @@ tt_err tt_data_fill(const tt_data *d, tt_split split, const tt_order *o, int64_t
             split == TT_TRAIN && d->hidden &&
             (int64_t)tt_permute(d->hide_key, (uint64_t)part->count, (uint64_t)sample) < d->hidden;
 
+        if (place) place[2 * i] = (uint64_t)p.pass, place[2 * i + 1] = (uint64_t)p.at;
+        if (text) {
+            tt_fill_tokens(d, part, row, p, o->augment, ids + i * d->want.ids,
+                           label ? label + i * each : NULL);
+            for (int64_t k = 0; k < each && label && hide; k++) label[i * each + k] = -1;
+            continue;
+        }
         if (augment)
-            fill_augmented(d, part, row, p, x);
-        else
+            fill_augmented(d, part, row, move_of(d, p), x);
+        else if (d->features)
             fill_plain(d, part, row, x);
-        if (label) label[i] = s->label && !hide ? s->label[row] : -1;
+        if (augment && each > 1 && label && s->label && !hide)
+            move_labels(d, move_of(d, p), s->label + row * each, label + i * each);
+        else
+            for (int64_t k = 0; k < each && label; k++)
+                label[i * each + k] = s->label && !hide ? s->label[row * each + k] : -1;
+        if (ids)
+            memcpy(ids + i * d->want.ids, s->ids + row * d->want.ids,
+                   (size_t)d->want.ids * sizeof *ids);
         if (target && s->target) {
             memcpy(target + i * m, s->target + row * m, sizeof *target * (size_t)m);
             if (hide) target[i * m] = NAN;
         }
-        if (place) place[2 * i] = (uint64_t)p.pass, place[2 * i + 1] = (uint64_t)p.at;
     }
     return TT_OK;
 }

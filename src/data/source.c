@@ -1,9 +1,11 @@
 /* What all formats share: finding files, memory, numbers, labels. */
 #define _GNU_SOURCE
 #include "data/source.h"
+#include "data/bpe.h"
 
 #include <ctype.h>
 #include <errno.h>
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +20,7 @@ tt_source *tt_source_new(void)
     if (!s) tt_mem_out(sizeof *s);
     s->arena = tt_arena_open(4096);
     s->name = "";
+    s->labels = 1;
     return s;
 }
 
@@ -26,6 +29,8 @@ void tt_source_close(tt_source *s)
     if (!s) return;
     for (int i = 0; i < s->block_count; i++) tt_block_free(s->block[i].p, s->block[i].size);
     for (int i = 0; i < 2; i++) tt_file_release(&s->file[i]);
+    for (int i = 0; i < s->shard_count; i++) tt_file_release(&s->shard[i].file);
+    tt_bpe_close(s->bpe);
     tt_arena_close(s->arena);
     free(s);
 }
@@ -168,6 +173,33 @@ static tt_err find_file(tt_arena *a, const char *dir, const tt_node *at, const c
     return *path ? TT_OK : not_here(full);
 }
 
+tt_err tt_source_glob(tt_arena *a, const char *dir, const tt_node *at, const char *name,
+                      const char *const **paths, int *count)
+{
+    const char *full, **list;
+    glob_t found;
+    tt_err err;
+    int code;
+
+    *count = 0;
+    if ((err = tt_source_expand(a, at, name, &full))) return err;
+    if (*full != '/' && *dir) full = tt_arena_printf(a, "%s/%s", dir, full);
+    if (!strpbrk(full, "*?[") || find_variant(a, full)) {
+        *paths = list = tt_arena_take(a, sizeof *list, sizeof *list);
+        if (!(err = find_file(a, dir, at, name, list))) *count = 1;
+        return err;
+    }
+    code = glob(full, 0, NULL, &found);
+    if (code)
+        return code == GLOB_NOMATCH ? tt_fail(TT_EDATA, "no file is named like %s", full)
+                                    : tt_fail(TT_EIO, "looking for %s failed", full);
+    *paths = list = tt_arena_take(a, found.gl_pathc * sizeof *list, sizeof *list);
+    for (; *count < (int)found.gl_pathc; (*count)++)
+        list[*count] = tt_arena_strdup(a, found.gl_pathv[*count]);
+    globfree(&found);
+    return TT_OK;
+}
+
 tt_err tt_source_read(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *name,
                       tt_promise *promise, tt_bytes *out, const char **path)
 {
@@ -212,18 +244,46 @@ static tt_err look_at_file(tt_arena *a, const char *dir, const tt_node *at, cons
     return TT_OK;
 }
 
+/* Names that stand for several files are those of `tokens`, which are never asked for their dates.
+ */
+static tt_err look_at_files(tt_arena *a, const char *dir, const tt_node *at)
+{
+    const char *const *paths;
+    int count;
+
+    return tt_source_glob(a, dir, at, at->text, &paths, &count);
+}
+
+/* The folder of a tokenizer has several files; which are there, and their dates. */
+static tt_err look_at_tokenizer(tt_arena *a, const char *dir, const tt_node *at, const dates *d)
+{
+    const char *path;
+    tt_err err = find_file(a, dir, at, at->text, &path);
+
+    if (err || !d) return err;
+    date_file(path, d->out);
+    for (int i = 0; tt_bpe_files[i]; i++)
+        date_file(tt_arena_printf(a, "%s/%s", path, tt_bpe_files[i]), d->out);
+    return TT_OK;
+}
+
 /* Are they there? `d` NULL: that is all. */
 static tt_err find_files(tt_arena *a, const char *dir, const tt_node *map, const dates *d)
 {
     const tt_node *format = map ? tt_node_get(map, "format") : NULL;
+    const tt_node *tokenizer = map ? tt_node_get(map, "tokenizer") : NULL;
+    bool many = map && (tt_source_is_mapped(map) || !format); /* of `val`, before it is read */
     tt_err err = TT_OK;
 
+    if (tokenizer && tokenizer->kind == TT_SCALAR && !tt_node_is_null(tokenizer))
+        err = look_at_tokenizer(a, dir, tokenizer, d);
     for (int i = 0; map && map->kind == TT_MAP && i < map->count && !err; i++) {
         const tt_node *n = map->item[i];
         if (!tt_source_is_file(format ? format->text : NULL, map->key[i]->text)) continue;
-        if (n->kind == TT_SCALAR && !tt_node_is_null(n)) err = look_at_file(a, dir, n, d);
+        if (n->kind == TT_SCALAR && !tt_node_is_null(n))
+            err = many ? look_at_files(a, dir, n) : look_at_file(a, dir, n, d);
         for (int k = 0; n->kind == TT_LIST && k < n->count && !err; k++)
-            err = look_at_file(a, dir, n->item[k], d);
+            err = many ? look_at_files(a, dir, n->item[k]) : look_at_file(a, dir, n->item[k], d);
     }
     return err;
 }
@@ -334,9 +394,16 @@ static tt_err check_fit(const tt_source *s, const tt_data_want *want)
         return tt_fail(TT_EINVAL, "the model's input is %s, but %s has samples of %s", wants,
                        s->name, has);
     }
+    if (want->ids && s->keep != TT_KEEP_TOKENS && s->ids_each != want->ids)
+        return tt_fail(TT_EDATA, "%s: the model takes %lld ids, but there are %s in it", s->name,
+                       (long long)want->ids, s->ids_each ? "others" : "none");
     if (want->only_x) return TT_OK;
-    if (want->classes > 0 && !s->label)
+    if (want->classes > 0 && !s->label && s->keep != TT_KEEP_TOKENS)
         return tt_fail(TT_EDATA, "%s: the loss wants labels, but none were given", s->name);
+    if (want->classes > 0 && s->label && s->labels != want->labels)
+        return tt_fail(TT_EDATA, "%s: the loss wants %lld label%s per sample, the data has %lld%s",
+                       s->name, (long long)want->labels, want->labels == 1 ? "" : "s",
+                       (long long)s->labels, want->labels > 1 ? ", not one for each pixel" : "");
     if (want->targets > 0 && s->targets != want->targets)
         return tt_fail(TT_EDATA, "%s: the loss wants %d targets per sample, the data has %lld%s",
                        s->name, want->targets, (long long)s->targets,
@@ -370,6 +437,11 @@ static const struct {
     {"csv", tt_source_csv, "file", NULL},
     {"tsv", tt_source_tsv, "file", NULL},
     {"libsvm", tt_source_libsvm, "file", NULL},
+    {"text", tt_source_text, "file", NULL},
+    {"lines", tt_source_lines, "file", NULL},
+    {"tokens", tt_source_tokens, "files", NULL},
+    {"criteo", tt_source_criteo, "file", NULL},
+    {"dlrm", tt_source_dlrm, "file", NULL},
     {"synth", tt_source_synth, NULL, NULL},
 };
 
@@ -402,6 +474,11 @@ bool tt_source_is_text(const tt_node *map)
     return says(map, "format", "csv") || says(map, "format", "tsv");
 }
 
+bool tt_source_is_mapped(const tt_node *map)
+{
+    return says(map, "format", "tokens");
+}
+
 static bool is_auto(const tt_node *map, const char *key)
 {
     return !tt_node_get(map, key) || says(map, key, "auto");
@@ -414,7 +491,8 @@ static bool column_leans(const tt_node *c)
 
     if (n && n->kind == TT_SCALAR && tt_parse_bool(n->text, &on) && on) return true;
     if (words && words->kind == TT_LIST) return false;
-    return says(c, "type", "label") || (says(c, "type", "category") && !tt_node_get(c, "hash"));
+    if (says(c, "type", "category") || says(c, "type", "id")) return !tt_node_get(c, "hash");
+    return says(c, "type", "label");
 }
 
 /* The map has not been read yet and may hold anything; what is wrong with it is told later. */
@@ -424,6 +502,8 @@ bool tt_source_leans(const tt_node *map, const tt_data_want *want)
 
     if (says(map, "format", "libsvm"))
         return is_auto(map, "index_base") || (!want->only_x && is_auto(map, "labels"));
+    if (says(map, "format", "text") || says(map, "format", "lines"))
+        return !says(map, "tokens", "bytes") && !says(map, "tokens", "gpt2");
     if (!tt_source_is_text(map)) return false;
     for (int i = 0; columns && columns->kind == TT_LIST && i < columns->count; i++)
         if (column_leans(columns->item[i])) return true;
@@ -469,13 +549,13 @@ tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt
     if ((err = read_format(map, what, &which))) return err;
     s = tt_source_new();
     if ((err = formats[which].open(map, what, c, s))) goto out;
-    for (int64_t i = 0; s->label && i < s->kept; i++)
+    for (int64_t i = 0; s->label && i < s->kept * s->labels; i++)
         if (s->label[i] >= s->classes) s->classes = s->label[i] + 1;
     if (c->want->only_x) {
         s->label = NULL; /* some formats cannot be read without; what is not wanted is not used */
         s->target = NULL;
     }
-    if (c->want->targets == 1 && s->label && !s->target)
+    if (c->want->targets == 1 && s->label && s->labels == 1 && !s->target)
         if ((err = label_as_target(s))) goto out;
     if ((err = check_fit(s, c->want))) goto out;
     *out = s;

@@ -1,8 +1,9 @@
 /* source: one dataset decoded into memory; private to data/.
  *
- * A format (idx, npy, cifar, csv, libsvm, synth) checks its files whole and fills a tt_source; all
- * that comes after (splitting, normalising, augmenting, batches) sees sources alone and knows no
- * format. Decoders take bytes and a name for messages, so the fuzzers can call them without files.
+ * A format (idx, npy, cifar, csv, libsvm, text, tokens, criteo, synth) checks its files whole and
+ * fills a tt_source; all that comes after (splitting, normalising, augmenting, batches) sees
+ * sources alone and knows no format. Decoders take bytes and a name for messages, so the fuzzers
+ * can call them without files.
  */
 #ifndef TT_SOURCE_H
 #define TT_SOURCE_H
@@ -11,11 +12,20 @@
 
 #include "data/data.h"
 
-typedef enum tt_keep { TT_KEEP_U8, TT_KEEP_F32, TT_KEEP_SPARSE } tt_keep;
+typedef enum tt_keep { TT_KEEP_U8, TT_KEEP_F32, TT_KEEP_SPARSE, TT_KEEP_TOKENS } tt_keep;
 
 typedef struct tt_schema tt_schema; /* csv: columns and their vocabularies */
 
 #define TT_SOURCE_BLOCKS 8
+
+/* A file of tokens, as it is: see tokens.c. */
+typedef struct tt_shard {
+    const void *data;     /* uint16_t, or (wide) uint32_t                                    */
+    int64_t first, count; /* tokens before it in the source, and in it                       */
+    bool wide;
+    bool plain; /* it has no header: nanoGPT's                                               */
+    tt_bytes file;
+} tt_shard;
 
 typedef struct tt_source {
     const char *name; /* of the file, for messages                                      */
@@ -31,11 +41,21 @@ typedef struct tt_source {
     const int64_t *row; /* (kept + 1): row r has entries row[r] .. row[r + 1]             */
     const int32_t *col; /* feature of each entry, ascending in a row                      */
     const float *val;
+    /* Tokens, classes of them: see text.c. With `row`, lines; else windows of so many. */
+    const uint16_t *token; /* NULL: they are in shards                                    */
+    tt_shard *shard;
+    int shard_count;
+    int64_t tokens, window, text_bytes; /* bytes they were made of; 0: unknown            */
+    int edge;
+    struct tt_bpe *bpe; /* of tokens that are GPT-2's; NULL, too, where the content is in common */
+    bool nameless;      /* it is not known what tokens stand for: no names, no bytes          */
 
-    const int32_t *label; /* (kept), -1: none; NULL: no labels at all                     */
-    const float *target;  /* (kept, targets), NAN in the first: none                      */
-    int64_t targets;
-    int classes; /* highest label + 1, or names known                            */
+    const int32_t *ids; /* (kept, ids_each), -1: none; NULL: there are none             */
+    int64_t ids_each;
+    const int32_t *label;    /* (kept, labels), -1: none; NULL: no labels at all             */
+    const float *target;     /* (kept, targets), NAN in the first: none                      */
+    int64_t labels, targets; /* of a row; labels: 1, or of each pixel                     */
+    int classes;             /* highest label + 1, or names known                            */
     const char *const *class_name; /* (classes) or NULL                                   */
 
     const bool *standardise; /* csv: features to bring to mean 0, deviation 1; or NULL    */
@@ -71,6 +91,8 @@ tt_err tt_source_look(tt_node *map, const char *what, const tt_source_ctx *c, tt
 /* Can this `val:` map not be understood without the training set's file? */
 bool tt_source_leans(const tt_node *map, const tt_data_want *want);
 bool tt_source_is_text(const tt_node *map); /* csv, tsv: labels may be words            */
+bool tt_source_is_mapped(
+    const tt_node *map); /* tokens: processes have the files' pages in common */
 /* Does this key of a map of that format name files? NULL: of any format. */
 bool tt_source_is_file(const char *format, const char *key);
 const char *tt_source_file_key(const char *format); /* of the samples; NULL: it has no files    */
@@ -78,7 +100,7 @@ tt_source *tt_source_new(void);     /* empty                                    
 void tt_source_close(tt_source *s); /* accepts NULL                                     */
 
 /* The format of a map, as its functions see it: the table starts with TT_FORMAT_KEY. */
-#define TT_FORMATS "idx|cifar10|cifar100|npy|csv|tsv|libsvm|synth"
+#define TT_FORMATS "idx|cifar10|cifar100|npy|csv|tsv|libsvm|text|lines|tokens|criteo|dlrm|synth"
 #define TT_FORMAT_KEY(type_)                                                                       \
     {                                                                                              \
         "format", TT_CHOICE, offsetof(type_, format), NULL, 0, 0, TT_FORMATS,                      \
@@ -86,7 +108,8 @@ void tt_source_close(tt_source *s); /* accepts NULL                             
     }
 typedef tt_err tt_source_fn(tt_node *map, const char *what, const tt_source_ctx *c, tt_source *s);
 tt_source_fn tt_source_idx, tt_source_npy, tt_source_cifar10, tt_source_cifar100, tt_source_csv,
-    tt_source_tsv, tt_source_libsvm, tt_source_synth;
+    tt_source_tsv, tt_source_libsvm, tt_source_text, tt_source_lines, tt_source_tokens,
+    tt_source_criteo, tt_source_dlrm, tt_source_synth;
 
 /* ---- Helpers of the formats ---- */
 
@@ -101,6 +124,11 @@ tt_err tt_source_expand(tt_arena *a, const tt_node *at, const char *text, const 
  * source's arena) is for messages. */
 tt_err tt_source_read(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *name,
                       tt_promise *promise, tt_bytes *out, const char **path);
+
+/* The files that a name below c->dir stands for, sorted: `*`, `?` and `[...]` in it are matched,
+ * unless a file has that very name. TT_EDATA if there is none. */
+tt_err tt_source_glob(tt_arena *a, const char *dir, const tt_node *at, const char *name,
+                      const char *const **paths, int *count);
 
 /* A decimal number that fills all of s[0 .. n); no units, no locale, finite. */
 bool tt_cell_number(const char *s, size_t n, double *out);
@@ -148,6 +176,10 @@ tt_err tt_source_samples(tt_source *s, const tt_array *a, tt_bytes *file);
 /* Labels or targets, as wanted, from an array of as many rows. */
 tt_err tt_source_answers(tt_source *s, const tt_data_want *want, const tt_array *a);
 
+/* Figures and their masks, of s->kept rows and s->shape: see shapes.c. */
+enum { TT_SHAPES = 4 }; /* classes: the ground, circles, squares, triangles */
+tt_err tt_shapes_make(tt_source *s, uint64_t key, float noise);
+
 /* Text formats; s->name is set. Zeroed libsvm keys are the defaults; csv reads `map`. */
 typedef struct tt_libsvm_keys {
     int format;
@@ -158,15 +190,64 @@ typedef struct tt_libsvm_keys {
 } tt_libsvm_keys;
 tt_err tt_libsvm_decode(tt_source *s, const tt_source_ctx *c, const tt_libsvm_keys *k,
                         const char *text, size_t size);
+tt_err tt_text_decode(tt_source *s, const tt_source_ctx *c, int kind, bool lines,
+                      const uint8_t *text, size_t size);
+/* `divide`: what the job says of `rows`, at `rows_at` (may be NULL if it says nothing). */
+tt_err tt_criteo_decode(tt_source *s, const tt_source_ctx *c, const tt_node *rows_at,
+                        const tt_ints *divide, const char *text, size_t size);
+tt_err tt_dlrm_decode(tt_source *s, const tt_source_ctx *c, const tt_node *rows_at,
+                      const tt_ints *divide, const uint8_t *data, size_t size);
+/* The tokenizer in a folder below c->dir becomes the source's; `at` is where that stands. */
+tt_err tt_source_bpe(tt_source *s, const tt_source_ctx *c, const tt_node *at,
+                     const char *tokenizer);
+/* Text by that tokenizer. */
+tt_err tt_text_bpe(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *tokenizer,
+                   bool lines, const tt_bytes *text);
 tt_err tt_csv_decode(tt_source *s, tt_node *map, const char *what, const tt_source_ctx *c,
                      bool tabs, const char *text, size_t size);
+
+/* ---- Tokens ---- */
+
+enum { TT_CHARS = 0x110000 }; /* code points of Unicode */
+/* The character at text[*at], and moves behind it; -1: that is no UTF-8. */
+int32_t tt_char_next(const uint8_t *text, size_t size, size_t *at);
+const char *tt_char_name(tt_arena *a, int32_t c); /* as UTF-8 */
+
+/* Begins a source of tokens. `out` (may be NULL): room for as many as the text has bytes. */
+tt_err tt_tokens_begin(tt_source *s, const tt_source_ctx *c, size_t text_bytes, uint16_t **out);
+/* Does the model have a row, and tell apart, all s->classes of them? */
+tt_err tt_tokens_check(const tt_source *s, const tt_source_ctx *c);
+tt_err tt_tokens_windows(tt_source *s, int64_t window); /* cuts all tokens into samples */
+/* n tokens from the at-th on, wherever they are. */
+void tt_tokens_get(const tt_source *s, int64_t at, int64_t n, int32_t *out);
+
+/* A file of tokens: llm.c's by its header, else nanoGPT's. Checked as a whole. `first` and `file`
+ * are the caller's. */
+tt_err tt_shard_decode(const char *name, const uint8_t *data, size_t size, tt_shard *out);
+tt_promise tt_shard_size;
+/* Maps it. Only one named .gz is inflated: numbers may begin as a gzip file does. */
+tt_err tt_shard_read(const char *path, tt_bytes *out);
+uint32_t tt_shard_at(const tt_shard *h, int64_t i);
+uint32_t tt_shard_most(const tt_shard *h); /* the highest id in it */
+enum { TT_SHARD_MAGIC = 20240520, TT_SHARD_MAGIC_WIDE = 20240801, TT_SHARD_HEAD = 1024 };
+
+/* What the file meta.json beside `path` says of tokens; *there is false without one. Names are in
+ * the arena. */
+typedef struct tt_tokens_meta {
+    bool there;
+    const char *path, *kind; /* bytes, chars, gpt2 or another word */
+    int vocab;
+    const char *const *name; /* (vocab), or NULL */
+    double bytes_per_token;  /* 0: unknown */
+} tt_tokens_meta;
+tt_err tt_tokens_meta_read(tt_arena *a, const char *path, tt_tokens_meta *out);
 
 /* ---- The dataset: sources, how they are split, and what is done to their values ---- */
 
 typedef struct tt_part {
     const tt_source *src; /* NULL: no such split                                          */
     int64_t count;
-    bool cut; /* samples are those at first, first + 1 ... of a permutation   */
+    bool cut; /* samples are those at first, first + 1 ... of a permutation; else of the source */
     int64_t first;
     uint64_t key;
     const float *a; /* (channels)                                                         */
@@ -210,12 +291,16 @@ struct tt_data {
 static inline int64_t tt_part_sample(const tt_part *p, int64_t i)
 {
     return p->cut ? (int64_t)tt_permute(p->key, (uint64_t)p->src->count, (uint64_t)(p->first + i))
-                  : i;
+                  : p->first + i;
 }
 static inline int64_t tt_part_row(const tt_part *p, int64_t i)
 {
     return tt_part_sample(p, i) % p->src->kept;
 }
+
+/* The ids and labels (may be NULL) of a sample of tokens; `moved`: as this pass cuts the text. */
+void tt_fill_tokens(const tt_data *d, const tt_part *p, int64_t sample, tt_place at, bool moved,
+                    int32_t *ids, int32_t *label);
 
 /* Mean and deviation of each channel over the training samples, before scaling. */
 void tt_data_stats(const tt_data *d, double *mean, double *deviation);

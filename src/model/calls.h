@@ -12,6 +12,7 @@ typedef enum call_kind {
     CALL_CONV,
     CALL_MAXPOOL,
     CALL_AVGPOOL,
+    CALL_UPSAMPLE,
     CALL_NORM,
     CALL_LAYERNORM,
     CALL_SOFTMAX,
@@ -22,6 +23,13 @@ typedef enum call_kind {
     CALL_DROPOUT,
     CALL_REORDER,
     CALL_CUSTOM,
+    CALL_EMBED,
+    CALL_POSITIONS,
+    CALL_ATTEND,
+    CALL_INTERACT,
+    CALL_FM,
+    CALL_SUM,
+    CALL_RECUR,
     CALL_LOSS
 } call_kind;
 
@@ -39,7 +47,7 @@ typedef struct buffer {
     int64_t fixed;      /* ... plus these                                   */
     int birth, death;
     int death_forward; /* where there is no way back                       */
-    int conv_scratch;  /* > 0: the bytes are those of call (this - 1)'s conv_scratch */
+    int scratch_of;    /* > 0: the bytes are what the kernel of call (this - 1) asks for */
 } buffer;
 
 typedef struct call {
@@ -53,17 +61,26 @@ typedef struct call {
     bool backward;              /* has a way back                                   */
     bool train_params;
     int64_t c, hw;             /* of the input (concat, add: of the output)        */
+    int64_t rows;              /* conv: vectors of a sample; loss: what it judges  */
     int64_t in_c[INPUTS_MOST]; /* concat                                           */
     tt_layout layout, from;    /* of the output; of a reorder's input              */
     tt_conv conv;
     tt_window win;
     tt_unary unary;
     int64_t lead, d, tail; /* softmax, layer norm, of a sample: lead x d x tail */
-    bool log, relu, count_pad;
+    bool log, relu, count_pad, bilinear;
     bool wide; /* norm: over the whole batch                       */
     float p, eps;
     int add; /* norm: tensor added before the relu; -1: none     */
     int param[LAYER_PARAMS], param_count;
+    int own;   /* the first that is not another layer's                           */
+    bool late; /* embed: another call has written to its gradient before         */
+    tt_attend_args attend;
+    tt_embed_args embed; /* with what the run does not add: sizes, and the tables' beginnings ... */
+    int64_t first;       /* ... and the first of the ids it takes                               */
+    bool bag;
+    tt_interact_args interact;
+    tt_recur_args recur;
     int64_t packed_at, packed_count;
     int saved, scratch, scratch_back; /* buffers, -1: none                             */
     int loss;

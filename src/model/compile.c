@@ -64,6 +64,8 @@ static call *new_call(builder *b, call_kind kind, int at)
     if (at < 0) return c;
     const layer *l = &b->g->layers[at];
     c->param_count = l->param_count;
+    c->own = l->shared;
+    c->rows = 1;
     memcpy(c->param, l->param, sizeof c->param);
     c->train_params = l->param_count && !l->frozen;
     c->args = l->args;
@@ -133,12 +135,34 @@ static int only_user(const builder *b, int at, const layer_kind *kind)
 
 /* ---- Convolution and dense ---- */
 
+/* Of the convolution that leads from its output to its input. */
+static tt_window turned_window(const layer *l)
+{
+    const transpose_args *a = l->args;
+    return (tt_window){.c = (int)l->out.dim[0],
+                       .h = (int)l->out.dim[1],
+                       .w = (int)l->out.dim[2],
+                       .o = (int)l->in.dim[0],
+                       .oh = (int)l->in.dim[1],
+                       .ow = (int)l->in.dim[2],
+                       .kh = (int)a->kernel[0],
+                       .kw = (int)a->kernel[1],
+                       .sh = (int)a->stride[0],
+                       .sw = (int)a->stride[1],
+                       .ph = (int)a->padding[0],
+                       .pw = (int)a->padding[1],
+                       .dh = 1,
+                       .dw = 1,
+                       .groups = 1};
+}
+
 static tt_window window_of(const layer *l)
 {
-    tt_window w = {.c = (int)shape_c(l->in),
+    int last = l->in.rank - 1;
+    tt_window w = {.c = (int)(l->kind == &kind_dense ? l->in.dim[last] : shape_c(l->in)),
                    .h = 1,
                    .w = 1,
-                   .o = (int)l->out.dim[0],
+                   .o = (int)l->out.dim[l->kind == &kind_dense ? last : 0],
                    .oh = 1,
                    .ow = 1,
                    .kh = 1,
@@ -149,6 +173,7 @@ static tt_window window_of(const layer *l)
                    .dw = 1,
                    .groups = 1};
     if (l->kind == &kind_dense) return w;
+    if (l->kind == &kind_conv_transpose) return turned_window(l);
     const conv_args *a = l->args;
     w.h = (int)l->in.dim[1], w.w = (int)l->in.dim[2];
     w.oh = a->oh, w.ow = a->ow;
@@ -160,9 +185,11 @@ static tt_window window_of(const layer *l)
     return w;
 }
 
+/* The positions of a sequence are so many vectors, one behind the other: images of one pixel. */
 static tt_layout conv_layout(const builder *b, const layer *l)
 {
     tt_window w = window_of(l);
+    if (l->in.rank == 2) return b->m->k->lanes ? TT_NHWC : TT_PLAIN;
     return b->m->k->lanes ? b->m->k->conv_layout(&w, b->m->samples) : TT_PLAIN;
 }
 
@@ -173,14 +200,25 @@ static bool pool_fuses(const layer *l)
            a->stride[1] == a->size[1];
 }
 
+static void keep_packed(builder *b, call *c, size_t count)
+{
+    c->packed_count = (int64_t)(count + 15) / 16 * 16;
+    c->packed_at = b->m->packed_count;
+    b->m->packed_count += c->packed_count;
+}
+
 static void add_conv(builder *b, int at)
 {
     const layer *l = &b->g->layers[at];
     tt_layout layout = conv_layout(b, l);
-    call *c = call_on(b, CALL_CONV, at, layout);
+    call *c = call_on(b, CALL_CONV, at, l->in.rank == 2 ? TT_PLAIN : layout);
     int last = at, relu = only_user(b, at, &kind_relu), pool = -1;
 
-    c->conv = (tt_conv){.win = window_of(l), .layout = layout, .bias = l->param_count > 1};
+    c->conv = (tt_conv){.win = window_of(l),
+                        .layout = layout,
+                        .turned = l->kind == &kind_conv_transpose,
+                        .bias = l->param_count > 1};
+    if (l->in.rank == 2) c->rows = l->in.dim[0];
     if (relu >= 0) last = relu;
     if (layout == TT_LANES && l->kind == &kind_conv) pool = only_user(b, last, &kind_maxpool);
     if (pool >= 0 && pool_fuses(&b->g->layers[pool])) {
@@ -197,15 +235,11 @@ static void add_conv(builder *b, int at)
         c->conv.relu = true;
         b->done[relu] = true;
     }
-    if (b->m->k->lanes) {
-        c->packed_count = (int64_t)(b->m->k->conv_packed(&c->conv) + 15) / 16 * 16;
-        c->packed_at = b->m->packed_count;
-        b->m->packed_count += c->packed_count;
-    }
+    if (b->m->k->lanes) keep_packed(b, c, b->m->k->conv_packed(&c->conv));
     if (c->conv.pool) c->saved = new_buffer(b, tt_shape_count(b->g->layers[pool].out), 0);
     c->scratch = new_buffer(b, 0, 0);
     c->scratch_back = new_buffer(b, 0, 0);
-    b->m->buffers[c->scratch].conv_scratch = b->m->buffers[c->scratch_back].conv_scratch =
+    b->m->buffers[c->scratch].scratch_of = b->m->buffers[c->scratch_back].scratch_of =
         b->m->call_count;
     gives(b, c, last);
 }
@@ -247,6 +281,23 @@ static void add_pool(builder *b, int at)
         c->count_pad = a->count_pad;
     }
     if (c->kind == CALL_MAXPOOL) c->saved = new_buffer(b, tt_shape_count(l->out), 0);
+    gives(b, c, at);
+}
+
+static void add_upsample(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    const upsample_args *a = l->args;
+    tt_layout layout = layout_of(b, at);
+    /* Vectors are of channels or of samples, never of pixels. */
+    if (layout == TT_PLAIN && b->m->k->lanes) layout = TT_NHWC;
+    call *c = call_on(b, CALL_UPSAMPLE, at, layout);
+
+    c->win = (tt_window){.h = (int)l->in.dim[1],
+                         .w = (int)l->in.dim[2],
+                         .sh = (int)a->scale[0],
+                         .sw = (int)a->scale[1]};
+    c->bilinear = a->mode == 1;
     gives(b, c, at);
 }
 
@@ -343,7 +394,7 @@ static void add_simple(builder *b, int at)
 
     if (kind == CALL_UNARY)
         c->unary = k == &kind_relu   ? TT_RELU
-                   : k == &kind_gelu ? TT_GELU
+                   : k == &kind_gelu ? (((const gelu_args *)l->args)->tanh ? TT_GELU_TANH : TT_GELU)
                    : k == &kind_tanh ? TT_TANH
                                      : TT_SIGMOID;
     if (kind == CALL_DROPOUT) c->p = (float)((const dropout_args *)l->args)->p;
@@ -372,6 +423,111 @@ static void add_sum(builder *b, int at)
     add_simple(b, at);
 }
 
+/* ---- sequences ---- */
+
+/* Rows of tables by the sample's ids: it has no inputs. */
+static void add_embedding(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    call *c = new_call(b, CALL_EMBED, at);
+
+    c->layout = TT_PLAIN;
+    c->embed.stride = b->g->ids;
+    if (l->kind == &kind_embeddings) {
+        const embeddings_args *a = l->args;
+        c->embed.k = a->tables;
+        c->embed.dim = a->dim;
+        c->embed.base = a->base;
+        c->first = a->first;
+    } else if (l->kind == &kind_embedding_bag) {
+        const bag_args *a = l->args;
+        c->embed.k = a->count;
+        c->embed.dim = a->dim;
+        c->embed.mean = a->mode == 1;
+        c->first = a->first;
+        c->bag = true;
+    } else {
+        const embedding_args *a = l->args;
+        c->embed.k = a->count;
+        c->embed.dim = a->dim;
+        c->first = a->first;
+    }
+    gives(b, c, at);
+}
+
+static void add_positions(builder *b, int at)
+{
+    gives(b, call_on(b, CALL_POSITIONS, at, TT_PLAIN), at);
+}
+
+static void add_attention(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    const attention_args *a = l->args;
+    call *c = call_on(b, CALL_ATTEND, at, TT_PLAIN);
+
+    c->attend = (tt_attend_args){.t = (int)l->in.dim[0],
+                                 .heads = (int)a->heads,
+                                 .dim = (int)(l->out.dim[1] / a->heads),
+                                 .causal = a->causal};
+    int64_t bytes = (int64_t)b->m->k->attend_scratch(&c->attend);
+    c->saved = new_buffer(b, l->in.dim[0] * a->heads * 4, 0);
+    c->scratch = new_buffer(b, 0, bytes);
+    c->scratch_back = new_buffer(b, 0, bytes);
+    gives(b, c, at);
+}
+
+/* ---- vectors of a sample, together ---- */
+
+_Static_assert((int)INPUTS_MOST <= (int)TT_INTERACT_PARTS, "each input may be a part");
+
+static void add_interaction(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    call *c = call_on(b, CALL_INTERACT, at, TT_PLAIN);
+    tt_interact_args *a = &c->interact;
+
+    *a = (tt_interact_args){.parts = l->input_count, .dim = l->in.dim[l->in.rank - 1]};
+    for (int i = 0; i < l->input_count; i++) {
+        a->count[i] = tt_shape_count(graph_shape(b->g, l->input[i])) / a->dim;
+        a->k += a->count[i];
+    }
+    int64_t bytes = (int64_t)b->m->k->interact_scratch(a);
+    c->scratch = new_buffer(b, 0, bytes);
+    c->scratch_back = new_buffer(b, 0, bytes);
+    gives(b, c, at);
+}
+
+static void add_fold(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    call *c = call_on(b, l->kind == &kind_fm ? CALL_FM : CALL_SUM, at, TT_PLAIN);
+
+    c->lead = l->in.dim[0];
+    c->d = l->in.dim[1];
+    gives(b, c, at);
+}
+
+static void add_recurrent(builder *b, int at)
+{
+    const layer *l = &b->g->layers[at];
+    const recurrent_args *a = l->args;
+    call *c = call_on(b, CALL_RECUR, at, TT_PLAIN);
+
+    c->recur = (tt_recur_args){.kind = l->kind == &kind_lstm ? TT_LSTM : TT_GRU,
+                               .t = (int)l->in.dim[0],
+                               .d = (int)l->in.dim[1],
+                               .h = (int)a->hidden,
+                               .last = a->last};
+    keep_packed(b, c, b->m->k->recur_packed(&c->recur));
+    c->saved = new_buffer(b, tt_recur_saved(&c->recur) * 4, 0);
+    c->scratch = new_buffer(b, 0, 0);
+    c->scratch_back = new_buffer(b, 0, 0);
+    b->m->buffers[c->scratch].scratch_of = b->m->buffers[c->scratch_back].scratch_of =
+        b->m->call_count;
+    gives(b, c, at);
+}
+
 static void add_flatten(builder *b, int at)
 {
     const layer *l = &b->g->layers[at];
@@ -384,13 +540,16 @@ static void add_flatten(builder *b, int at)
 static void add_loss(builder *b, int i)
 {
     const loss *l = &b->g->losses[i];
-    int t = in_layout(b, l->input, TT_PLAIN);
+    /* Where it judges pixels, the classes of each lie side by side. */
+    bool pixels = b->g->layers[l->input].out.rank == 3 && l->target == BY_LABEL;
+    int t = in_layout(b, l->input, pixels ? TT_NHWC : TT_PLAIN);
     call *c = new_call(b, CALL_LOSS, -1);
     c->loss = i;
     c->in[0] = t;
     c->in_count = 1;
     c->out = -1;
-    c->d = tt_shape_count(b->g->layers[l->input].out);
+    c->d = l->d;
+    c->rows = l->rows;
 }
 
 /* ---- The way back ---- */
@@ -438,7 +597,7 @@ static void plan_back(builder *b)
             c->in_grad[k] = true;
             c->in_add[k] = t->grad_written;
             bool passes = (c->kind == CALL_ADD && k == 0 && only_once(c)) ||
-                          (c->kind == CALL_NORM && k == 1);
+                          (c->kind == CALL_NORM && k == 1) || c->kind == CALL_POSITIONS;
             if (!t->grad_written && passes) {
                 /* d(a + b)/da is the gradient itself: the same memory, no copy. Of an add's inputs
                  * only the first may do so, because others write into theirs later; and only if it
@@ -453,6 +612,13 @@ static void plan_back(builder *b)
         if (c->kind == CALL_CUSTOM && c->in_add[0])
             c->scratch_back = new_buffer(b, m->tensors[c->in[0]].count * 4, 0);
     }
+    /* Who has a table in common with an embedding comes behind it, and so before it on the way
+     * back. */
+    for (int i = 0; i < m->call_count; i++)
+        for (int k = i + 1; k < m->call_count && m->calls[i].kind == CALL_EMBED; k++)
+            m->calls[i].late |= m->calls[k].own && m->calls[k].backward &&
+                                m->calls[k].train_params &&
+                                m->calls[k].param[0] == m->calls[i].param[0];
 }
 
 /* ---- Lives ---- */
@@ -470,14 +636,18 @@ static bool needs_input_back(const call *c)
 {
     switch (c->kind) {
     case CALL_CONV:
+    case CALL_RECUR:
         return c->train_params;
     case CALL_NORM:
     case CALL_LAYERNORM:
     case CALL_MUL:
     case CALL_CUSTOM:
+    case CALL_ATTEND:
+    case CALL_INTERACT:
+    case CALL_FM:
         return true;
     case CALL_UNARY:
-        return c->unary == TT_GELU;
+        return c->unary == TT_GELU || c->unary == TT_GELU_TANH;
     default:
         return false;
     }
@@ -490,11 +660,14 @@ static bool needs_output_back(const call *c)
         return c->conv.relu && !c->conv.pool;
     case CALL_NORM:
         return c->relu;
+    case CALL_RECUR:
+        return !c->recur.last;
     case CALL_SOFTMAX:
     case CALL_CUSTOM:
+    case CALL_ATTEND:
         return true;
     case CALL_UNARY:
-        return c->unary != TT_GELU;
+        return c->unary != TT_GELU && c->unary != TT_GELU_TANH;
     default:
         return false;
     }
@@ -537,6 +710,12 @@ static void plan_lives(tt_model *m)
     if (m->keep >= 0) last_to_end(m, m->layer_tensor[m->keep]);
 }
 
+/* Of a recurrent layer's forward products, what the way back to states and inputs takes. */
+static double back_share(const call *c)
+{
+    return c->in_grad[0] ? 1 : (double)c->recur.h / (c->recur.h + c->recur.d);
+}
+
 void compile(tt_model *m)
 {
     graph *g = &m->g;
@@ -563,16 +742,30 @@ void compile(tt_model *m)
     for (int i = 0; i < g->layer_count; i++) {
         const layer_kind *k = g->layers[i].kind;
         if (b.done[i] || (k == &kind_batchnorm && norm_waits(&b, i))) continue;
-        if (k == &kind_conv || k == &kind_dense)
+        if (k == &kind_conv || k == &kind_dense || k == &kind_conv_transpose)
             add_conv(&b, i);
         else if (k == &kind_maxpool || k == &kind_avgpool || k == &kind_global_avgpool)
             add_pool(&b, i);
+        else if (k == &kind_upsample)
+            add_upsample(&b, i);
         else if (k == &kind_batchnorm)
             add_norm(&b, i, -1);
         else if (k == &kind_layernorm)
             add_layernorm(&b, i);
         else if (k == &kind_softmax || k == &kind_log_softmax)
             add_softmax(&b, i);
+        else if (k == &kind_embedding || k == &kind_embeddings || k == &kind_embedding_bag)
+            add_embedding(&b, i);
+        else if (k == &kind_interaction)
+            add_interaction(&b, i);
+        else if (k == &kind_fm || k == &kind_sum)
+            add_fold(&b, i);
+        else if (k == &kind_positions)
+            add_positions(&b, i);
+        else if (k == &kind_attention)
+            add_attention(&b, i);
+        else if (k == &kind_lstm || k == &kind_gru)
+            add_recurrent(&b, i);
         else if (k == &kind_flatten)
             add_flatten(&b, i);
         else if (k == &kind_add)
@@ -588,8 +781,10 @@ void compile(tt_model *m)
 
     for (int i = 0; i < m->call_count; i++) {
         const call *c = &m->calls[i];
-        if (c->kind != CALL_CONV) continue;
-        double f = g->layers[c->layer].flops;
-        m->train_flops += f * (1 + c->train_params + c->in_grad[0]);
+        double f = c->layer >= 0 ? g->layers[c->layer].flops : 0;
+        if (c->kind == CALL_CONV) m->train_flops += f * (1 + c->train_params + c->in_grad[0]);
+        if (c->kind == CALL_ATTEND) m->train_flops += f * (1 + 2 * c->in_grad[0]);
+        if (c->kind == CALL_INTERACT) m->train_flops += f * (1 + 2 * c->backward);
+        if (c->kind == CALL_RECUR) m->train_flops += f * (1 + c->train_params + back_share(c));
     }
 }

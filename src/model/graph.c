@@ -9,8 +9,8 @@
 
 #include "graph.h"
 
-/* Kernels count the elements of one sample's tensor in 32 bits. 2^40 parameters are past any memory,
- * and keep every later product inside 64 bits. */
+/* Kernels count the elements of one sample's tensor in 32 bits. 2^40 parameters are past any
+ * memory, and keep every later product inside 64 bits. */
 #define SAMPLE_MOST ((int64_t)INT32_MAX)
 #define SIZE_MOST   ((int64_t)1 << 40)
 
@@ -21,6 +21,11 @@ typedef struct scope {
 } scope;
 
 static tt_err read_list(graph *g, tt_node *list, const scope *s, int *prev);
+
+bool graph_has_features(const graph *g)
+{
+    return tt_shape_count(g->input) > 0;
+}
 
 tt_shape graph_shape(const graph *g, int input)
 {
@@ -96,6 +101,12 @@ static int look_up(graph *g, const scope *s, const char *name, int prev)
     }
 }
 
+int graph_find(graph *g, const layer *l, const char *name)
+{
+    scope s = {l->prefix, -2, 0};
+    return look_up(g, &s, name, -2);
+}
+
 static tt_err unknown_input(graph *g, tt_node *at, const layer *l, const char *name)
 {
     const char **names = tt_arena_take(g->arena, (size_t)(g->layer_count + 1) * sizeof *names, 8);
@@ -111,7 +122,7 @@ static tt_err wire(graph *g, layer *l, const common_args *a, tt_node *args, cons
 {
     tt_node *from = tt_node_get(args, "from");
 
-    l->input_count = a->from.count ? a->from.count : 1;
+    l->input_count = a->from.count ? a->from.count : l->kind->inputs_most > 0;
     if (l->input_count > INPUTS_MOST) return tt_node_fail(from, "at most %d inputs", INPUTS_MOST);
     l->input[0] = prev;
     for (int i = 0; i < a->from.count; i++) {
@@ -128,6 +139,12 @@ static tt_err wire(graph *g, layer *l, const common_args *a, tt_node *args, cons
         return tt_node_fail(from, "%s '%s' takes %d input%s, not %d", l->kind->name, l->name,
                             l->kind->inputs_most, l->kind->inputs_most == 1 ? "" : "s",
                             l->input_count);
+    for (int i = 0; i < l->input_count && !graph_has_features(g); i++)
+        if (l->input[i] == -1)
+            return tt_node_fail(l->at,
+                                "%s '%s' takes numbers, but the model's input has ids alone: "
+                                "begin with an embedding",
+                                l->kind->name, l->name);
     return TT_OK;
 }
 
@@ -173,6 +190,7 @@ static tt_err add_layer(graph *g, const layer_kind *kind, tt_node *at, tt_node *
     memset(l, 0, sizeof *l);
     l->kind = kind;
     l->at = at;
+    l->args_at = args;
     l->detail = "";
     l->args = tt_arena_take(g->arena, kind->args_size, 16);
     if (kind->custom && kind->custom->args_start)
@@ -182,7 +200,7 @@ static tt_err add_layer(graph *g, const layer_kind *kind, tt_node *at, tt_node *
     const common_args *a = l->args;
     if ((err = name_layer(g, l, a->name, s)) || (err = wire(g, l, a, args, s, *prev))) return err;
     l->frozen = a->freeze;
-    l->in = graph_shape(g, l->input[0]);
+    if (l->input_count) l->in = graph_shape(g, l->input[0]);
     if ((err = kind->shape(g, l))) return err;
     if (count_up_to(l->out, SAMPLE_MOST + 1) > SAMPLE_MOST || g->size > SIZE_MOST)
         return tt_node_fail(at, "'%s' is too large", l->name);
@@ -268,8 +286,9 @@ static tt_err read_list(graph *g, tt_node *list, const scope *s, int *prev)
         else if (is_preset(name))
             err = read_preset(g, name, at, args, s, prev);
         else {
-            const char *names[128] = {"repeat", "mlp", "resnet"};
-            const char *near = tt_nearest(name, names, 3 + kind_names(names + 3, 120));
+            const char *names[128] = {"repeat", "mlp",       "resnet", "gpt",
+                                      "dlrm",   "wide_deep", "deepfm"};
+            const char *near = tt_nearest(name, names, 7 + kind_names(names + 7, 120));
             err = tt_node_fail(at, "there is no layer kind '%s'%s%s%s", name,
                                near ? ": did you mean '" : "", near ? near : "", near ? "'?" : "");
         }
@@ -338,11 +357,21 @@ static tt_err read_loss(graph *g, tt_node *n)
     }
     tt_shape out = g->layers[l->input].out;
     int64_t d = tt_shape_count(out);
+    l->rows = 1;
     bool classes = l->kind == TT_LOSS_SOFTMAX || l->kind == TT_LOSS_NLL;
     char buf[64];
 
-    if (classes && out.rank != 1)
-        return tt_node_fail(at, "%s judges a vector of classes, but '%s' gives %s", name,
+    if (classes && out.rank == 2) { /* each position of a sequence */
+        l->rows = out.dim[0];
+        d = out.dim[1];
+    }
+    if (classes && out.rank == 3) { /* each pixel of an image, whose channels are classes */
+        l->rows = out.dim[1] * out.dim[2];
+        d = out.dim[0];
+    }
+    l->d = d;
+    if (classes && out.rank > 3)
+        return tt_node_fail(at, "%s judges vectors of classes, but '%s' gives %s", name,
                             g->layers[l->input].name, tt_shape_show(out, buf, sizeof buf));
     l->target = classes || (l->kind == TT_LOSS_BCE && d == 1) ? BY_LABEL : BY_TARGET;
     if (a.target) l->target = a.target - 1;
@@ -382,6 +411,14 @@ static tt_err check_targets(const graph *g)
             return tt_node_fail(l->at, "two losses want targets of different sizes");
         first = l;
     }
+    first = NULL;
+    for (int i = 0; i < g->loss_count; i++) {
+        const loss *l = &g->losses[i];
+        if (l->target != BY_LABEL) continue;
+        if (first && first->rows != l->rows)
+            return tt_node_fail(l->at, "two losses want different numbers of labels");
+        first = l;
+    }
     return TT_OK;
 }
 
@@ -401,15 +438,49 @@ static tt_err freeze_by_name(graph *g, const tt_strings *globs, tt_node *at)
     return TT_OK;
 }
 
+typedef struct input_args {
+    tt_ints features;
+    int64_t ids;
+} input_args;
+
+static const tt_key input_keys[] = {
+    {"features", TT_INTS, offsetof(input_args, features), "-", 1, 1 << 30, NULL,
+     "shape of its numbers: [features] or [channels, height, width]"},
+    {"ids", TT_INT, offsetof(input_args, ids), "0", 0, 1 << 24, NULL,
+     "how many ids it has: tokens, or categories; for embeddings"},
+};
+
+/* A shape, or a map of a shape and how many ids there are. */
+static tt_err read_input(graph *g, tt_node *at)
+{
+    static const tt_key plain = {"input", TT_INTS, 0, NULL, 1, 1 << 30, NULL, ""};
+    input_args a = {0};
+    tt_err err = at->kind == TT_MAP
+                     ? tt_node_read(at, "input", input_keys, TT_COUNT(input_keys), &a)
+                     : tt_node_value(at, "input", &plain, &a.features);
+
+    if (err) return err;
+    if (!a.features.count && !a.ids) return tt_node_fail(at, "a sample has features, ids, or both");
+    if (a.features.count > 4) return tt_node_fail(at, "input has more than 4 dimensions");
+    g->input = (tt_shape){.rank = a.features.count ? a.features.count : 1};
+    for (int i = 0; i < a.features.count; i++) g->input.dim[i] = a.features.item[i];
+    g->ids = a.ids;
+    g->id_rows = tt_arena_take(g->arena, (size_t)(a.ids + 1) * sizeof *g->id_rows, 8);
+    memset(g->id_rows, 0, (size_t)(a.ids + 1) * sizeof *g->id_rows);
+    if (count_up_to(g->input, SAMPLE_MOST + 1) > SAMPLE_MOST)
+        return tt_node_fail(at, "a sample of more than %lld numbers is too large",
+                            (long long)SAMPLE_MOST);
+    return TT_OK;
+}
+
 typedef struct model_args {
-    tt_ints input;
-    tt_node *layers, *loss, *rename;
+    tt_node *input, *layers, *loss, *rename;
     tt_strings freeze;
 } model_args;
 
 static const tt_key model_keys[] = {
-    {"input", TT_INTS, offsetof(model_args, input), NULL, 1, 1 << 30, NULL,
-     "shape of a sample: [features] or [channels, height, width]"},
+    {"input", TT_NODE, offsetof(model_args, input), NULL, 0, 0, NULL,
+     "shape of a sample: [features], [channels, height, width], or {features: [...], ids: N}"},
     {"layers", TT_NODE, offsetof(model_args, layers), NULL, 0, 0, NULL,
      "the layers, first to last"},
     {"loss", TT_NODE, offsetof(model_args, loss), NULL, 0, 0, NULL,
@@ -427,17 +498,10 @@ tt_err graph_read(tt_node *model, tt_arena *arena, graph *g)
     int prev = -1;
     tt_err err = tt_node_read(model, "model", model_keys, TT_COUNT(model_keys), &a);
 
-    *g = (graph){
-        .arena = arena, .at = model, .input_at = tt_node_get(model, "input"), .judged = -1};
+    *g =
+        (graph){.arena = arena, .at = model, .input_at = tt_node_get(model, "input"), .judged = -1};
     if (err) return err;
-    if (a.input.count > 4) return tt_node_fail(g->input_at, "input has more than 4 dimensions");
-    g->input.rank = a.input.count;
-    for (int i = 0; i < a.input.count; i++) g->input.dim[i] = a.input.item[i];
-    if (count_up_to(g->input, SAMPLE_MOST + 1) > SAMPLE_MOST)
-        return tt_node_fail(g->input_at, "a sample of more than %lld numbers is too large",
-                            (long long)SAMPLE_MOST);
-
-    if ((err = read_list(g, a.layers, &top, &prev))) return err;
+    if ((err = read_input(g, a.input)) || (err = read_list(g, a.layers, &top, &prev))) return err;
     bool list = a.loss->kind == TT_LIST;
     if (list && (!a.loss->count || a.loss->count > TT_LOSSES))
         return tt_node_fail(a.loss, "1 to %d losses", TT_LOSSES);

@@ -1,7 +1,7 @@
 /* graph: the private face of model/: layers as a job describes them, before they are compiled.
  *
- * graph.c reads the job (names, from, repeat, presets), layers.c knows each kind of layer,
- * compile.c turns the graph into calls, run.c makes the calls. */
+ * graph.c reads the job (names, from, repeat, presets), layers.c, sequence.c and recurrent.c know
+ * each kind of layer, compile.c turns the graph into calls, run.c makes the calls. */
 #ifndef TT_GRAPH_H
 #define TT_GRAPH_H
 
@@ -35,13 +35,14 @@ struct layer {
     const char *prefix; /* of the block it stands in: "", "blocks.1."       */
     int number;         /* in a name we made up, like conv2; 0: a given name */
     const layer_kind *kind;
-    tt_node *at; /* for messages */
+    tt_node *at, *args_at; /* for messages */
     void *args;
     int input_count;
     int input[INPUTS_MOST]; /* indices of layers; -1: the model's input */
     tt_shape in, out;       /* in: of the first input */
     int param[LAYER_PARAMS];
     int param_count;
+    int shared; /* the first so many of them are those of another layer */
     double flops;
     bool frozen;
 };
@@ -55,8 +56,9 @@ typedef struct param_init {
 typedef struct loss {
     tt_loss_kind kind;
     const char *name;
-    int input;    /* layer */
-    double scale; /* share of the total */
+    int input;       /* layer */
+    int64_t rows, d; /* of a sample: how many vectors it judges, and of how many numbers */
+    double scale;    /* share of the total */
     enum { BY_LABEL, BY_TARGET, BY_INPUT } target;
     float smoothing;
     const float *class_weight;
@@ -66,7 +68,9 @@ typedef struct loss {
 struct graph {
     tt_arena *arena;
     tt_node *at, *input_at;
-    tt_shape input;
+    tt_shape input;   /* of its features; one dimension of 0: it has none */
+    int64_t ids;      /* of a sample */
+    int64_t *id_rows; /* of each: of how many rows the smallest table is that it is for; 0: none */
     layer *layers;
     int layer_count, layer_room;
     tt_param *params;
@@ -84,11 +88,22 @@ tt_err graph_read(tt_node *model, tt_arena *arena, graph *out);
 const layer_kind *kind_find(const char *name);
 int kind_names(const char **names, int most);
 tt_shape graph_shape(const graph *g, int input); /* of a layer's output, or the model's input */
+bool graph_has_features(const graph *g);
+/* The layer before `l` that this names, as from: does; -2: there is none. */
+int graph_find(graph *g, const layer *l, const char *name);
+tt_err need_sequence(const layer *l); /* or a sentence that says what it takes */
 int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_shape shape,
                 param_init init, float momentum);
+tt_err need_rank(const layer *l, int rank); /* of its input: 1, or 3 for images */
+/* `choice` of uniform|he_normal|xavier_uniform|zeros; uniform is +-1/sqrt(fan_in), PyTorch's
+ * default for dense and convolution. */
+param_init init_of(int choice, double fan_in, double fan_out);
 bool is_preset(const char *name);
 /* YAML text of the layers a preset stands for. */
 tt_err preset_expand(const char *name, tt_node *args, tt_shape input, tt_str *out);
+tt_err expand_dlrm(tt_node *args, tt_shape input, tt_str *out);
+tt_err expand_wide_deep(tt_node *args, tt_shape input, tt_str *out);
+tt_err expand_deepfm(tt_node *args, tt_shape input, tt_str *out);
 
 /* Arguments, as compile.c reads them back. */
 typedef struct dense_args {
@@ -96,7 +111,41 @@ typedef struct dense_args {
     int64_t out;
     bool bias;
     int init;
+    double std;
+    const char *tied;
 } dense_args;
+typedef struct embedding_args {
+    common_args c;
+    int64_t rows, dim, first, count;
+    double std;
+} embedding_args;
+typedef struct embeddings_args {
+    common_args c;
+    tt_ints rows;
+    int64_t dim, tables, first;
+    double std;
+    int64_t *base; /* (tables): the row at which each begins */
+} embeddings_args;
+typedef struct bag_args {
+    common_args c;
+    int64_t rows, dim, first, count;
+    int mode; /* sum, mean */
+    double std;
+} bag_args;
+typedef struct positions_args {
+    common_args c;
+    double std;
+} positions_args;
+typedef struct attention_args {
+    common_args c;
+    int64_t heads;
+    bool causal;
+} attention_args;
+typedef struct recurrent_args {
+    common_args c;
+    int64_t hidden;
+    bool last;
+} recurrent_args;
 typedef struct conv_args {
     common_args c;
     int64_t out, kernel[2], stride[2], dilation[2], groups;
@@ -112,6 +161,17 @@ typedef struct pool_args {
     bool count_pad;
     int oh, ow;
 } pool_args;
+typedef struct upsample_args {
+    common_args c;
+    int64_t scale[2];
+    int mode; /* 1: bilinear */
+} upsample_args;
+typedef struct transpose_args {
+    common_args c;
+    int64_t out, kernel[2], stride[2], padding[2], output_padding[2];
+    bool bias;
+    int init;
+} transpose_args;
 typedef struct norm_args {
     common_args c;
     double eps, momentum;
@@ -122,6 +182,10 @@ typedef struct dropout_args {
     common_args c;
     double p;
 } dropout_args;
+typedef struct gelu_args {
+    common_args c;
+    bool tanh;
+} gelu_args;
 typedef struct axis_args {
     common_args c;
     int64_t axis;
@@ -129,9 +193,25 @@ typedef struct axis_args {
 
 extern const layer_kind kind_dense, kind_conv, kind_maxpool, kind_avgpool, kind_global_avgpool,
     kind_flatten, kind_batchnorm, kind_layernorm, kind_dropout, kind_add, kind_mul, kind_concat,
-    kind_relu, kind_gelu, kind_tanh, kind_sigmoid, kind_softmax, kind_log_softmax;
+    kind_relu, kind_gelu, kind_embedding, kind_positions, kind_attention, kind_lstm, kind_gru,
+    kind_tanh, kind_sigmoid, kind_softmax, kind_log_softmax, kind_embeddings, kind_embedding_bag,
+    kind_interaction, kind_fm, kind_sum, kind_upsample, kind_conv_transpose;
 
-/* A shape as (c, h * w): images keep their channels, all else is a vector of features. */
+/* What each kind of layer may begin with. */
+/* clang-format off */
+#define COMMON                                                                                     \
+    {"name", TT_STRING, offsetof(common_args, name), "-", 0, 0, NULL,                              \
+     "its name; by default kind and number"},                                                      \
+    {"from", TT_STRINGS, offsetof(common_args, from), "-", 0, 0, NULL,                             \
+     "its inputs; by default the layer before"},                                                   \
+    {"freeze", TT_BOOL, offsetof(common_args, freeze), "-", 0, 0, NULL,                            \
+     "true: its parameters are not trained"}
+#define KIND(id, text, keys, args, least, most, fn)                                                \
+    const layer_kind kind_##id = {text, keys, TT_COUNT(keys), sizeof(args), least, most, fn, NULL}
+/* clang-format on */
+
+/* A shape as (c, h * w): images keep their channels, all else is a vector of features. A sequence
+ * is (positions, features), and lies so. */
 static inline int64_t shape_c(tt_shape s)
 {
     return s.rank == 3 ? s.dim[0] : tt_shape_count(s);

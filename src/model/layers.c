@@ -5,22 +5,11 @@
 
 #include "graph.h"
 
-/* clang-format off */
-#define COMMON                                                                                     \
-    {"name", TT_STRING, offsetof(common_args, name), "-", 0, 0, NULL,                              \
-     "its name; by default kind and number"},                                                      \
-    {"from", TT_STRINGS, offsetof(common_args, from), "-", 0, 0, NULL,                             \
-     "its inputs; by default the layer before"},                                                   \
-    {"freeze", TT_BOOL, offsetof(common_args, freeze), "-", 0, 0, NULL,                            \
-     "true: its parameters are not trained"}
-/* clang-format on */
+enum { SIDE_MOST = 1 << 20, INIT_NORMAL = 4 };
 
-enum { SIDE_MOST = 1 << 20 };
+static const char INITS[] = "uniform|he_normal|xavier_uniform|zeros|normal";
 
-static const char INITS[] = "uniform|he_normal|xavier_uniform|zeros";
-
-/* `uniform` is +-1/sqrt(fan_in), PyTorch's default for dense and convolution. */
-static param_init init_of(int choice, double fan_in, double fan_out)
+param_init init_of(int choice, double fan_in, double fan_out)
 {
     switch (choice) {
     case 1:
@@ -34,7 +23,7 @@ static param_init init_of(int choice, double fan_in, double fan_out)
     }
 }
 
-static tt_err need_rank(const layer *l, int rank)
+tt_err need_rank(const layer *l, int rank)
 {
     char buf[64];
     if (l->in.rank == rank) return TT_OK;
@@ -60,22 +49,54 @@ static const tt_key dense_keys[] = {
     {"out", TT_INT, offsetof(dense_args, out), NULL, 1, 1 << 28, NULL, "outputs"},
     {"bias", TT_BOOL, offsetof(dense_args, bias), "true", 0, 0, NULL, "add a bias"},
     {"init", TT_CHOICE, offsetof(dense_args, init), "uniform", 0, 0, INITS, "initial weights"},
+    {"std", TT_NUMBER, offsetof(dense_args, std), "0.02", 0, 1e9, NULL,
+     "their deviation, with init: normal, where the bias begins at 0"},
+    {"tied", TT_STRING, offsetof(dense_args, tied), "-", 0, 0, NULL,
+     "an embedding whose table is its weights, too"},
 };
 
+/* The table of an embedding is (out, in), as its weights are. */
+static tt_err tie(graph *g, layer *l, const char *name, int64_t out, int64_t in)
+{
+    tt_node *at = tt_node_get(l->args_at, "tied");
+    int other = graph_find(g, l, name);
+    const tt_param *p;
+
+    if (other < 0 || g->layers[other].kind != &kind_embedding)
+        return tt_node_fail(at, "tied: '%s' is no embedding before '%s'", name, l->name);
+    p = &g->params[g->layers[other].param[0]];
+    if (p->shape[0] != out || p->shape[1] != in)
+        return tt_node_fail(at, "tied: the table of '%s' is %lldx%lld, but '%s' takes %lld to %lld",
+                            name, (long long)p->shape[0], (long long)p->shape[1], l->name,
+                            (long long)in, (long long)out);
+    l->param[l->param_count++] = g->layers[other].param[0];
+    l->shared = 1;
+    l->detail = tt_arena_printf(g->arena, "tied to %s", name);
+    return TT_OK;
+}
+
+/* A vector, or each position of a sequence. */
 static tt_err dense_shape(graph *g, layer *l)
 {
     dense_args *a = l->args;
-    tt_err err = need_rank(l, 1);
+    tt_err err = l->in.rank == 2 ? TT_OK : need_rank(l, 1);
     if (err) return err;
 
-    double in = (double)l->in.dim[0];
-    l->out = shape1(a->out);
-    l->flops = 2.0 * in * (double)a->out;
-    graph_param(g, l, "weight", TT_WEIGHT, shape2(a->out, l->in.dim[0]),
-                init_of(a->init, in, (double)a->out), 0);
+    int last = l->in.rank - 1;
+    int64_t in = l->in.dim[last];
+    param_init init = init_of(a->init, (double)in, (double)a->out);
+    if (a->init == INIT_NORMAL) init = (param_init){a->std, 0, true};
+    l->out = l->in;
+    l->out.dim[last] = a->out;
+    l->flops = 2.0 * (double)in * (double)tt_shape_count(l->out);
+    if (a->tied) {
+        if ((err = tie(g, l, a->tied, a->out, in))) return err;
+    } else {
+        graph_param(g, l, "weight", TT_WEIGHT, shape2(a->out, in), init, 0);
+    }
     if (a->bias)
         graph_param(g, l, "bias", TT_BIAS, shape1(a->out),
-                    a->init == 0 ? init_of(0, in, 0) : (param_init){0}, 0);
+                    a->init == 0 ? init_of(0, (double)in, 0) : (param_init){0}, 0);
     return TT_OK;
 }
 
@@ -94,7 +115,8 @@ static const tt_key conv_keys[] = {
     {"groups", TT_INT, offsetof(conv_args, groups), "1", 1, SIDE_MOST, NULL,
      "groups of channels kept apart"},
     {"bias", TT_BOOL, offsetof(conv_args, bias), "true", 0, 0, NULL, "add a bias"},
-    {"init", TT_CHOICE, offsetof(conv_args, init), "uniform", 0, 0, INITS, "initial weights"},
+    {"init", TT_CHOICE, offsetof(conv_args, init), "uniform", 0, 0,
+     "uniform|he_normal|xavier_uniform|zeros", "initial weights"},
 };
 
 static tt_err conv_padding(layer *l, conv_args *a, const int64_t size[2], int64_t out[2])
@@ -284,6 +306,12 @@ static const tt_key dropout_keys[] = {
      "share of the elements set to 0"},
 };
 
+static const tt_key gelu_keys[] = {
+    COMMON,
+    {"tanh", TT_BOOL, offsetof(gelu_args, tanh), "false", 0, 0, NULL,
+     "the approximation by tanh that GPT-2 has"},
+};
+
 static tt_err same_shape(graph *g, layer *l)
 {
     if (l->kind == &kind_dropout)
@@ -350,8 +378,6 @@ static tt_err softmax_shape(graph *g, layer *l)
     return TT_OK;
 }
 
-#define KIND(id, text, keys, args, least, most, fn)                                                \
-    const layer_kind kind_##id = {text, keys, TT_COUNT(keys), sizeof(args), least, most, fn, NULL}
 KIND(dense, "dense", dense_keys, dense_args, 1, 1, dense_shape);
 KIND(conv, "conv", conv_keys, conv_args, 1, 1, conv_shape);
 KIND(maxpool, "maxpool", maxpool_keys, pool_args, 1, 1, pool_shape);
@@ -365,17 +391,19 @@ KIND(add, "add", plain_keys, common_args, 2, INPUTS_MOST, join_shape);
 KIND(mul, "mul", plain_keys, common_args, 2, 2, join_shape);
 KIND(concat, "concat", plain_keys, common_args, 2, INPUTS_MOST, concat_shape);
 KIND(relu, "relu", plain_keys, common_args, 1, 1, same_shape);
-KIND(gelu, "gelu", plain_keys, common_args, 1, 1, same_shape);
+KIND(gelu, "gelu", gelu_keys, gelu_args, 1, 1, same_shape);
 KIND(tanh, "tanh", plain_keys, common_args, 1, 1, same_shape);
 KIND(sigmoid, "sigmoid", plain_keys, common_args, 1, 1, same_shape);
 KIND(softmax, "softmax", softmax_keys, axis_args, 1, 1, softmax_shape);
 KIND(log_softmax, "log_softmax", softmax_keys, axis_args, 1, 1, softmax_shape);
 
 static const layer_kind *const kinds[] = {
-    &kind_dense,   &kind_conv,      &kind_maxpool,     &kind_avgpool, &kind_global_avgpool,
-    &kind_flatten, &kind_batchnorm, &kind_layernorm,   &kind_dropout, &kind_add,
-    &kind_mul,     &kind_concat,    &kind_relu,        &kind_gelu,    &kind_tanh,
-    &kind_sigmoid, &kind_softmax,   &kind_log_softmax,
+    &kind_dense,     &kind_conv,       &kind_maxpool,       &kind_avgpool,     &kind_global_avgpool,
+    &kind_flatten,   &kind_batchnorm,  &kind_layernorm,     &kind_dropout,     &kind_add,
+    &kind_mul,       &kind_concat,     &kind_relu,          &kind_gelu,        &kind_tanh,
+    &kind_sigmoid,   &kind_softmax,    &kind_log_softmax,   &kind_embedding,   &kind_positions,
+    &kind_attention, &kind_embeddings, &kind_embedding_bag, &kind_interaction, &kind_fm,
+    &kind_sum,       &kind_lstm,       &kind_gru,           &kind_upsample,    &kind_conv_transpose,
 };
 
 /* ---- kinds that a program added ---- */

@@ -92,6 +92,13 @@ double tt_model_train_flops(const tt_model *m)
     return m->train_flops;
 }
 
+bool tt_model_looks_ahead(const tt_model *m)
+{
+    for (int i = 0; i < m->call_count; i++)
+        if (m->calls[i].kind == CALL_ATTEND && !m->calls[i].attend.causal) return true;
+    return false;
+}
+
 double tt_model_flops(const tt_model *m)
 {
     double sum = 0;
@@ -108,12 +115,23 @@ int tt_model_sum_most(const tt_model *m)
     return most;
 }
 
+tt_row tt_model_row(const tt_model *m)
+{
+    tt_row r = {.features = tt_shape_count(m->g.input),
+                .ids = m->g.ids,
+                .targets = tt_model_wants(m).targets};
+
+    for (int i = 0; i < m->g.loss_count; i++)
+        if (m->g.losses[i].target == BY_LABEL) r.labels = m->g.losses[i].rows;
+    return r;
+}
+
 tt_wants tt_model_wants(const tt_model *m)
 {
-    tt_wants w = {0};
+    tt_wants w = {.id_rows = m->g.id_rows};
     for (int i = 0; i < m->g.loss_count; i++) {
         const loss *l = &m->g.losses[i];
-        int d = (int)tt_shape_count(m->g.layers[l->input].out);
+        int d = (int)l->d;
         if (l->target == BY_LABEL) {
             int classes = l->kind == TT_LOSS_BCE ? 2 : d;
             if (!w.classes || classes < w.classes) w.classes = classes;
@@ -129,7 +147,14 @@ int tt_model_scores(const tt_model *m)
 
     if (!l || l->input != m->g.layer_count - 1) return 0;
     if (l->kind == TT_LOSS_BCE) return 1; /* of a label: it has one output */
-    return tt_shape_count(m->g.layers[l->input].out) == 2 ? 2 : 0;
+    return l->d == 2 && l->rows == 1 ? 2 : 0;
+}
+
+int tt_model_pixel_classes(const tt_model *m)
+{
+    const loss *l = m->g.judged < 0 ? NULL : &m->g.losses[m->g.judged];
+
+    return l && m->g.layers[l->input].out.rank == 3 && l->kind != TT_LOSS_BCE ? (int)l->d : 0;
 }
 
 tt_layer_info tt_model_layer(const tt_model *m, int i)
@@ -142,9 +167,9 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
                           .out = l->out,
                           .flops = l->flops,
                           .frozen = l->frozen};
-    bool chain = l->input_count == 1 && l->input[0] == i - 1;
+    bool chain = !l->input_count || (l->input_count == 1 && l->input[0] == i - 1);
 
-    for (int k = 0; k < l->param_count; k++)
+    for (int k = l->shared; k < l->param_count; k++)
         if (m->g.params[l->param[k]].role != TT_STAT) info.params += m->g.params[l->param[k]].n;
     for (int k = 0; k < l->input_count && !chain; k++) {
         const char *name = l->input[k] < 0 ? "input" : m->g.layers[l->input[k]].name;
@@ -155,9 +180,10 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
 
 void tt_model_show_calls(const tt_model *m, tt_str *out)
 {
-    static const char *const kinds[] = {"conv",    "maxpool", "avgpool", "norm", "layernorm",
-                                        "softmax", "unary",   "add",     "mul",  "concat",
-                                        "dropout", "reorder", "custom",  "loss"};
+    static const char *const kinds[] = {
+        "conv",   "maxpool",  "avgpool", "upsample", "norm",    "layernorm", "softmax", "unary",
+        "add",    "mul",      "concat",  "dropout",  "reorder", "custom",    "embed",   "positions",
+        "attend", "interact", "fm",      "sum",      "recur",   "loss"};
     static const char *const layouts[] = {"plain", "nhwc", "lanes"};
 
     for (int i = 0; i < m->call_count; i++) {
@@ -166,6 +192,7 @@ void tt_model_show_calls(const tt_model *m, tt_str *out)
                            : c->loss >= 0 ? m->g.losses[c->loss].name
                                           : "";
         tt_str_add(out, "%4d %-10s %-6s %s", i, kinds[c->kind], layouts[c->layout], name);
+        if (c->kind == CALL_CONV && c->conv.turned) tt_str_add(out, " transposed");
         if (c->kind == CALL_REORDER) tt_str_add(out, " from %s", layouts[c->from]);
         if (c->kind == CALL_CONV && c->conv.pool) tt_str_add(out, " + maxpool");
         if (c->add >= 0) tt_str_add(out, " + add");
@@ -210,10 +237,17 @@ void tt_model_refresh(tt_model *m, int part, int parts)
      */
     for (int i = 0; i < m->call_count; i++) {
         const call *c = &m->calls[i];
-        if (c->kind != CALL_CONV || !c->packed_count) continue;
+        if (!c->packed_count) continue;
         int64_t middle = c->packed_at + c->packed_count / 2;
         if (middle * parts / m->packed_count != part) continue;
-        m->k->conv_pack(&c->conv, m->params + m->g.params[c->param[0]].at,
-                        m->packed + c->packed_at);
+        const float *w = m->params + m->g.params[c->param[0]].at;
+        tt_recur_args recur = c->recur;
+        if (c->kind == CALL_CONV) {
+            m->k->conv_pack(&c->conv, w, m->packed + c->packed_at);
+        } else {
+            recur.w_ih = w;
+            recur.w_hh = m->params + m->g.params[c->param[1]].at;
+            m->k->recur_pack(&recur, m->packed + c->packed_at);
+        }
     }
 }

@@ -33,10 +33,11 @@ void tt_model_close(tt_model *m); /* accepts NULL */
 /* ---- What it looks like from outside ---- */
 const tt_param *tt_model_params(const tt_model *m, int *count); /* in the order of the flat array */
 int64_t tt_model_size(const tt_model *m);                       /* floats of the flat array       */
-tt_shape tt_model_input(const tt_model *m);
+tt_shape tt_model_input(const tt_model *m); /* of its features; 0 of them: it has ids alone */
 const tt_node *tt_model_input_at(const tt_model *m);
 tt_shape tt_model_output(const tt_model *m); /* of the last layer              */
 const tt_kernels *tt_model_kernels(const tt_model *m);
+bool tt_model_looks_ahead(const tt_model *m);   /* a position of a sequence sees those behind it */
 double tt_model_flops(const tt_model *m);       /* multiply-adds x 2 of a sample, forward */
 double tt_model_train_flops(const tt_model *m); /* forward and backward           */
 int tt_model_sum_most(const tt_model *m); /* numbers of its longest TT_SUM; 0: it yields none */
@@ -44,13 +45,17 @@ int tt_model_sum_most(const tt_model *m); /* numbers of its longest TT_SUM; 0: i
  * be NULL); returns how many there are. */
 int tt_model_grads(const tt_model *m, tt_span *out, int most);
 
-typedef struct tt_wants { /* what the losses need of the data */
+tt_row tt_model_row(const tt_model *m); /* of a sample, as it takes it */
+typedef struct tt_wants { /* what the losses need of the data, and of which ids there are rows */
     int classes, targets;
+    const int64_t *id_rows; /* of each id: it is below that; 0: nothing looks at it */
 } tt_wants;
 tt_wants tt_model_wants(const tt_model *m);
 /* Columns of the last layer's output that tell two classes apart: 1, a logit of class 1; 2, one of
  * each class. 0: the first classification loss knows other classes or judges another layer. */
 int tt_model_scores(const tt_model *m);
+/* Classes of the first classification loss, if it judges every pixel of an image; else 0. */
+int tt_model_pixel_classes(const tt_model *m);
 
 typedef struct tt_layer_info {
     const char *name, *kind, *detail; /* "conv1", "conv", "5x5, stride 1" */
@@ -99,10 +104,14 @@ typedef struct tt_result { /* sums over the samples of the pass, unnormalised */
     double loss;   /* total loss x weight                                 */
     double part[TT_LOSSES], part_weight[TT_LOSSES];
     int64_t correct, top5, rows; /* of the first classification loss                    */
-    uint64_t witness;            /* of which samples: the driver's, modulo 2^64         */
-    uint64_t hash;               /* of the gradient, if it is audited: the driver's; 0  */
-    int rank;                    /* who made it, then                                   */
-    double turned_s;             /* tt_clock_s() when forward was over                  */
+    /* Of two classes, by the driver: rows with a label and those of class 1, and the sums of -log
+     * of the probability of what is true, and of the probability of class 1. */
+    int64_t scored, yes;
+    double logloss, expected;
+    uint64_t witness; /* of which samples: the driver's, modulo 2^64         */
+    uint64_t hash;    /* of the gradient, if it is audited: the driver's; 0  */
+    int rank;         /* who made it, then                                   */
+    double turned_s;  /* tt_clock_s() when forward was over                  */
 } tt_result;
 
 tt_err tt_run_open(const tt_model *m, int samples_most, bool train, tt_run **out);
@@ -113,6 +122,9 @@ void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *grad, bool
                   uint64_t seed);
 void tt_run_advance(tt_run *r, tt_yield *out);
 const tt_result *tt_run_result(const tt_run *r);
+/* After TT_PASS_EVAL, where pixels are judged: (3, classes), of each class the pixels that are of
+ * it, that were taken for it, and that are both. Else NULL. */
+const int64_t *tt_run_seen(const tt_run *r);
 
 /* A training pass to find the first number in it that is not finite: in the batch, the output of a
  * layer, the loss, or, on the way back, the gradient of a layer. False: there is none. Sums of

@@ -1,8 +1,10 @@
 /* preset: families of models that stand for layers a user could have written: the expansion is job
  * text.
  *
- * Names follow torchvision (conv1, layer1.0.bn2, fc), so its weights load with --init as they are.
+ * Names follow torchvision (conv1, layer1.0.bn2, fc) and Hugging Face's GPT-2 (wte,
+ * h.0.attn.c_attn), so that weights from there load with --init.
  */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -127,12 +129,85 @@ static tt_err expand_resnet(tt_node *args, tt_str *out)
     return TT_OK;
 }
 
+typedef struct gpt_args {
+    int64_t vocab, layers, heads, width;
+    double dropout;
+    bool bias, tanh;
+} gpt_args;
+
+static const tt_key gpt_keys[] = {
+    {"vocab", TT_INT, offsetof(gpt_args, vocab), NULL, 1, INT32_MAX, NULL, "tokens there are"},
+    {"layers", TT_INT, offsetof(gpt_args, layers), NULL, 1, 1000, NULL, "blocks"},
+    {"heads", TT_INT, offsetof(gpt_args, heads), NULL, 1, 1 << 16, NULL, "heads of each block"},
+    {"width", TT_INT, offsetof(gpt_args, width), NULL, 1, 1 << 20, NULL, "features of a position"},
+    {"dropout", TT_NUMBER, offsetof(gpt_args, dropout), "0", 0, 0.999, NULL,
+     "behind the embedding and each branch"},
+    {"bias", TT_BOOL, offsetof(gpt_args, bias), "true", 0, 0, NULL, "dense layers have a bias"},
+    {"tanh", TT_BOOL, offsetof(gpt_args, tanh), "true", 0, 0, NULL,
+     "its gelu is the approximation by tanh, as GPT-2 has it"},
+};
+
+/* Initial weights as GPT-2 has them: those that end a branch are smaller, the more branches there
+ * are. */
+static tt_err expand_gpt(tt_node *args, tt_str *out)
+{
+    gpt_args a = {0};
+    tt_err err = tt_node_read(args, "gpt", gpt_keys, TT_COUNT(gpt_keys), &a);
+    char drop[48] = "";
+    const char *bias = a.bias ? "true" : "false";
+
+    if (err) return err;
+    if (a.width % a.heads)
+        return tt_node_fail(tt_node_get(args, "width"), "width: %lld is not divided by heads: %lld",
+                            (long long)a.width, (long long)a.heads);
+    if (a.dropout > 0) snprintf(drop, sizeof drop, "- dropout: {p: %.9g}\n", a.dropout);
+    tt_str_add(out,
+               "- embedding: {name: wte, rows: %lld, dim: %lld, std: 0.02}\n"
+               "- positions: {name: wpe, std: 0.02}\n%s",
+               (long long)a.vocab, (long long)a.width, drop);
+    for (int i = 0; i < a.layers; i++) {
+        double end = 0.02 / sqrt(2.0 * (double)a.layers);
+        tt_str_add(out,
+                   "- layernorm: {name: h.%d.ln_1}\n"
+                   "- dense: {name: h.%d.attn.c_attn, out: %lld, bias: %s, init: normal}\n"
+                   "- attention: {name: h.%d.attn, heads: %lld}\n"
+                   "- dense: {name: h.%d.attn.c_proj, out: %lld, bias: %s, init: normal, std: "
+                   "%.9g}\n%s",
+                   i, i, (long long)(3 * a.width), bias, i, (long long)a.heads, i,
+                   (long long)a.width, bias, end, drop);
+        if (i)
+            tt_str_add(out, "- add: {name: h.%d.mid, from: [prev, h.%d.out]}\n", i, i - 1);
+        else
+            tt_str_add(out, "- add: {name: h.0.mid, from: [prev, %s]}\n",
+                       a.dropout > 0 ? "dropout1" : "wpe");
+        tt_str_add(out,
+                   "- layernorm: {name: h.%d.ln_2}\n"
+                   "- dense: {name: h.%d.mlp.c_fc, out: %lld, bias: %s, init: normal}\n- gelu: "
+                   "{tanh: %s}\n"
+                   "- dense: {name: h.%d.mlp.c_proj, out: %lld, bias: %s, init: normal, std: "
+                   "%.9g}\n%s- add: {name: h.%d.out, from: [prev, h.%d.mid]}\n",
+                   i, i, (long long)(4 * a.width), bias, a.tanh ? "true" : "false", i,
+                   (long long)a.width, bias, end, drop, i, i);
+    }
+    tt_str_add(out,
+               "- layernorm: {name: ln_f}\n"
+               "- dense: {name: lm_head, out: %lld, bias: false, tied: wte}\n",
+               (long long)a.vocab);
+    return TT_OK;
+}
+
 bool is_preset(const char *name)
 {
-    return !strcmp(name, "mlp") || !strcmp(name, "resnet");
+    return !strcmp(name, "mlp") || !strcmp(name, "resnet") || !strcmp(name, "gpt") ||
+           !strcmp(name, "dlrm") || !strcmp(name, "wide_deep") || !strcmp(name, "deepfm");
 }
 
 tt_err preset_expand(const char *name, tt_node *args, tt_shape input, tt_str *out)
 {
-    return !strcmp(name, "mlp") ? expand_mlp(args, input, out) : expand_resnet(args, out);
+    return !strcmp(name, "mlp")         ? expand_mlp(args, input, out)
+           : !strcmp(name, "gpt")       ? expand_gpt(args, out)
+           : !strcmp(name, "dlrm")      ? expand_dlrm(args, input, out)
+           : !strcmp(name, "wide_deep") ? expand_wide_deep(args, input, out)
+           : !strcmp(name, "deepfm")    ? expand_deepfm(args, input, out)
+                                        : expand_resnet(args, out);
 }

@@ -3,494 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "calls.h"
-
-struct tt_run {
-    const tt_model *m;
-    int most; /* samples it has room for                     */
-    bool train;
-    char *memory;
-    size_t bytes;
-    int64_t *offset; /* of each buffer; -1: not there               */
-    tt_pass pass;
-    tt_batch in;
-    float *grad;
-    bool add;
-    uint64_t seed;
-    int time, phase; /* see calls.h; phase 1: a norm has its sums   */
-    tt_result result;
-    tt_fault *fault; /* where to tell of numbers that are none; NULL: nobody asks */
-};
-
-static int slices(const tt_run *r)
-{
-    return r->m->k->lanes ? (r->in.n + r->m->k->lanes - 1) / r->m->k->lanes : 0;
-}
-
-static int rounded(const tt_model *m, int n)
-{
-    int lanes = m->k->lanes ? m->k->lanes : 1;
-    return (n + lanes - 1) / lanes * lanes;
-}
-
-static void *at_buffer(const tt_run *r, int buf)
-{
-    return buf < 0 || r->offset[buf] < 0 ? NULL : r->memory + r->offset[buf];
-}
-
-/* Tensor 0 is the batch itself; nothing writes to it. */
-static float *act(const tt_run *r, int t)
-{
-    return t ? at_buffer(r, r->m->tensors[t].act) : (float *)(uintptr_t)r->in.x;
-}
-static float *grad(const tt_run *r, int t)
-{
-    return at_buffer(r, r->m->tensors[t].grad);
-}
-static float *grad_if(const tt_run *r, const call *c, int k)
-{
-    return c->in_grad[k] ? grad(r, c->in[k]) : NULL;
-}
-
-static const float *weights(const tt_run *r, const call *c, int i)
-{
-    return i < c->param_count ? r->m->params + r->m->g.params[c->param[i]].at : NULL;
-}
-
-static float *weights_grad(const tt_run *r, const call *c, int i)
-{
-    return i < c->param_count ? r->grad + r->m->g.params[c->param[i]].at : NULL;
-}
-
-/* Floats of all samples of a tensor, padded lanes included. */
-static int64_t volume(const tt_run *r, int t)
-{
-    const tensor *x = &r->m->tensors[t];
-    return x->count * (x->layout == TT_LANES ? rounded(r->m, r->in.n) : r->in.n);
-}
-
-/* ---- Arguments of the kernels ---- */
-
-static tt_conv_args conv_of(const tt_run *r, const call *c, bool back)
-{
-    tt_conv_args a = {.n = r->in.n,
-                      .x = act(r, c->in[0]),
-                      .w = weights(r, c, 0),
-                      .b = weights(r, c, 1),
-                      .packed = r->m->packed + c->packed_at,
-                      .y = act(r, c->out),
-                      .pick = at_buffer(r, c->saved),
-                      .scratch = at_buffer(r, back ? c->scratch_back : c->scratch)};
-    if (!back) return a;
-    a.dy = grad(r, c->out);
-    a.dx = grad_if(r, c, 0);
-    a.dx_add = c->in_add[0];
-    if (c->train_params) {
-        a.dw = weights_grad(r, c, 0);
-        a.db = weights_grad(r, c, 1);
-        a.dw_add = r->add;
-    }
-    return a;
-}
-
-/* Tensors as outer x (h, w) x inner. */
-static tt_pool_args pool_of(const tt_run *r, const call *c, bool back)
-{
-    int lanes = r->m->k->lanes;
-    tt_pool_args a = {.win = c->win,
-                      .outer = (int64_t)r->in.n * c->c,
-                      .inner = 1,
-                      .count_pad = c->count_pad,
-                      .x = act(r, c->in[0]),
-                      .y = act(r, c->out),
-                      .pick = at_buffer(r, c->saved)};
-    if (c->layout == TT_NHWC) a.outer = r->in.n, a.inner = c->c;
-    if (c->layout == TT_LANES) a.outer = slices(r) * c->c, a.inner = lanes;
-    if (back) {
-        a.dy = grad(r, c->out);
-        a.dx = grad(r, c->in[0]);
-        a.dx_add = c->in_add[0];
-    }
-    return a;
-}
-
-static tt_norm_args norm_of(const tt_run *r, const call *c, bool back)
-{
-    double *sums = at_buffer(r, c->saved);
-    tt_norm_args a = {.a = r->in.n,
-                      .c = c->c,
-                      .b = c->hw,
-                      .eps = c->eps,
-                      .relu = c->relu,
-                      .x = act(r, c->in[0]),
-                      .gamma = weights(r, c, 0),
-                      .beta = weights(r, c, 1),
-                      .shift = weights(r, c, 2),
-                      .sums = sums,
-                      .mean = (float *)(sums + 2 * c->c + 1),
-                      .y = act(r, c->out)};
-    a.rstd = a.mean + c->c;
-    if (c->add >= 0) a.add = act(r, c->add);
-    if (c->layout == TT_NHWC) a.a = r->in.n * c->hw, a.b = 1;
-    if (c->layout == TT_LANES) {
-        a.lanes = r->m->k->lanes;
-        a.a = slices(r);
-        a.b = c->hw * a.lanes;
-        a.valid = r->in.n - (slices(r) - 1) * a.lanes;
-    }
-    if (back) {
-        a.dy = grad(r, c->out);
-        a.dx = grad_if(r, c, 0);
-        a.dx_add = c->in_add[0];
-    }
-    return a;
-}
-
-static tt_rows_args rows_of(const tt_run *r, const call *c, bool back)
-{
-    tt_rows_args a = {.outer = r->in.n * c->lead,
-                      .d = c->d,
-                      .inner = c->tail,
-                      .eps = c->eps,
-                      .x = act(r, c->in[0]),
-                      .gamma = weights(r, c, 0),
-                      .beta = weights(r, c, 1),
-                      .y = act(r, c->out),
-                      .mean = at_buffer(r, c->saved)};
-    if (c->layout == TT_LANES) {
-        a.outer = slices(r) * c->lead;
-        a.inner = c->tail * r->m->k->lanes;
-    }
-    if (a.mean) a.rstd = a.mean + a.outer * a.inner;
-    if (!back) return a;
-    if (c->kind == CALL_SOFTMAX) a.x = a.y;
-    a.dy = grad(r, c->out);
-    a.dx = grad_if(r, c, 0);
-    a.dx_add = c->in_add[0];
-    if (c->train_params) {
-        a.dgamma = weights_grad(r, c, 0);
-        a.dbeta = weights_grad(r, c, 1);
-        a.dw_add = r->add;
-    }
-    return a;
-}
-
-static tt_drop_args drop_of(const tt_run *r, const call *c, bool back)
-{
-    return (tt_drop_args){.n = r->in.n,
-                          .c = c->c,
-                          .hw = c->hw,
-                          .layout = c->layout,
-                          .p = c->p,
-                          .key = tt_random_key(r->seed, r->m->g.layers[c->layer].name),
-                          .place = r->in.place,
-                          .x = back ? grad(r, c->out) : act(r, c->in[0]),
-                          .y = back ? grad(r, c->in[0]) : act(r, c->out),
-                          .add = back && c->in_add[0]};
-}
-
-/* ---- Batch norm: the one that needs other grains ---- */
-
-static void norm_statistics(const tt_run *r, const call *c, const tt_norm_args *a)
-{
-    double n = a->sums[2 * c->c];
-
-    for (int64_t i = 0; i < c->c; i++) {
-        double m = a->sums[i] / n, var = a->sums[c->c + i] / n - m * m;
-        if (var < 0) var = 0; /* rounding of a constant channel; a NaN stays one */
-        a->mean[i] = (float)(a->shift[i] + m);
-        a->rstd[i] = (float)(1 / sqrt(var + c->eps));
-        /* Running statistics travel as gradients do: samples x value, divided once by all samples.
-         */
-        float *mean = weights_grad(r, c, 2) + i, *unbiased = weights_grad(r, c, 3) + i;
-        float m_add = (float)(r->in.n * (a->shift[i] + m)),
-              v_add = (float)(r->in.n * (n > 1 ? var * n / (n - 1) : var));
-        *mean = r->add ? *mean + m_add : m_add;
-        *unbiased = r->add ? *unbiased + v_add : v_add;
-    }
-}
-
-static void norm_running(const tt_run *r, const call *c, const tt_norm_args *a)
-{
-    const float *mean = weights(r, c, 2), *var = weights(r, c, 3);
-    for (int64_t i = 0; i < c->c; i++) {
-        a->mean[i] = mean[i];
-        a->rstd[i] = (float)(1 / sqrt((double)var[i] + c->eps));
-    }
-}
-
-/* A frozen norm keeps its running statistics, in training too. */
-static bool norm_uses_batch(const tt_run *r, const call *c)
-{
-    return r->pass == TT_PASS_TRAIN && c->train_params;
-}
-
-/* True: its sums must go round before it can go on. */
-static bool norm_forward(const tt_run *r, const call *c, int phase)
-{
-    tt_norm_args a = norm_of(r, c, false);
-
-    if (!norm_uses_batch(r, c)) {
-        norm_running(r, c, &a);
-    } else {
-        if (!phase) r->m->k->norm_sums(&a);
-        if (!phase && r->m->sync_norm) return true;
-        norm_statistics(r, c, &a);
-    }
-    r->m->k->norm_forward(&a);
-    return false;
-}
-
-static bool norm_backward(const tt_run *r, const call *c, int phase)
-{
-    tt_norm_args a = norm_of(r, c, true);
-
-    if (!phase) {
-        r->m->k->norm_backward_sums(&a);
-        a.sums[2 * c->c] = (double)r->in.n * (double)c->hw;
-        if (c->train_params) {
-            float *dbeta = weights_grad(r, c, 1), *dgamma = weights_grad(r, c, 0);
-            for (int64_t i = 0; i < c->c; i++) {
-                dbeta[i] = (r->add ? dbeta[i] : 0) + (float)a.sums[i];
-                dgamma[i] = (r->add ? dgamma[i] : 0) + (float)a.sums[c->c + i];
-            }
-        }
-        /* With fixed statistics the input's gradient is a mere scaling: no sums in it. */
-        if (!norm_uses_batch(r, c))
-            memset(a.sums, 0, (size_t)(2 * c->c) * sizeof *a.sums);
-        else if (r->m->sync_norm)
-            return true;
-    }
-    if (a.dx) r->m->k->norm_backward(&a);
-    if (c->add >= 0 && c->in_grad[1] && !c->in_alias[1]) {
-        float *d = grad(r, c->in[1]);
-        int64_t n = volume(r, c->out);
-        if (c->in_add[1])
-            r->m->k->add(n, d, a.dy, d);
-        else
-            memcpy(d, a.dy, (size_t)n * sizeof *d);
-    }
-    return false;
-}
-
-/* ---- Losses ---- */
-
-static void judge(tt_run *r, const call *c)
-{
-    const loss *l = &r->m->g.losses[c->loss];
-    tt_result *out = &r->result;
-    bool back = r->pass == TT_PASS_TRAIN && c->in_grad[0], alone = r->m->g.loss_count == 1;
-    float *dx = !back ? NULL : c->in_add[0] ? at_buffer(r, c->scratch) : grad(r, c->in[0]);
-    tt_loss_args a = {.kind = l->kind,
-                      .n = r->in.n,
-                      .d = c->d,
-                      .x = act(r, c->in[0]),
-                      .dx = dx,
-                      .label = l->target == BY_LABEL ? r->in.label : NULL,
-                      .target = l->target == BY_INPUT    ? r->in.x
-                                : l->target == BY_TARGET ? r->in.target
-                                                         : NULL,
-                      .class_weight = l->class_weight,
-                      .smoothing = l->smoothing};
-
-    r->m->k->loss(&a);
-    if (back && l->scale != 1) r->m->k->scale((int64_t)r->in.n * c->d, (float)l->scale, dx);
-    if (back && c->in_add[0])
-        r->m->k->add((int64_t)r->in.n * c->d, grad(r, c->in[0]), dx, grad(r, c->in[0]));
-    out->part[c->loss] = a.loss;
-    out->part_weight[c->loss] = a.weight;
-    out->loss += l->scale * a.loss;
-    /* One loss is averaged over the rows that count; several are averaged over all rows, because
-     * the parts of one gradient cannot be divided by different numbers afterwards. */
-    out->weight = alone ? a.weight : r->in.n;
-    if (c->loss == r->m->g.judged) {
-        out->correct = a.correct;
-        out->top5 = a.top5;
-        out->rows = a.rows;
-    }
-}
-
-/* ---- The calls ---- */
-
-/* Concat's inputs, side by side in blocks of `outer` rows. */
-static void concat(const tt_run *r, const call *c, bool back)
-{
-    int64_t outer = r->in.n, unit = c->hw, done = 0;
-
-    if (c->layout == TT_NHWC) outer = r->in.n * c->hw, unit = 1;
-    if (c->layout == TT_LANES) outer = slices(r), unit = c->hw * r->m->k->lanes;
-    for (int k = 0; k < c->in_count; k++) {
-        int64_t n = c->in_c[k] * unit, all = c->c * unit;
-        for (int64_t i = 0; i < outer && !back; i++)
-            memcpy(act(r, c->out) + i * all + done, act(r, c->in[k]) + i * n,
-                   (size_t)n * sizeof(float));
-        for (int64_t i = 0; i < outer && back && c->in_grad[k]; i++) {
-            float *to = grad(r, c->in[k]) + i * n;
-            const float *from = grad(r, c->out) + i * all + done;
-            if (c->in_add[k])
-                r->m->k->add(n, to, from, to);
-            else
-                memcpy(to, from, (size_t)n * sizeof *to);
-        }
-        done += n;
-    }
-}
-
-static void custom(const tt_run *r, const call *c, bool back)
-{
-    const float *w[LAYER_PARAMS];
-    float *dw[LAYER_PARAMS];
-    float *dx = back ? grad_if(r, c, 0) : NULL;
-    bool add = dx && c->in_add[0];
-
-    for (int i = 0; i < c->param_count; i++) {
-        w[i] = weights(r, c, i);
-        dw[i] = back && c->train_params ? weights_grad(r, c, i) : NULL;
-        if (dw[i] && !r->add)
-            memset(dw[i], 0, (size_t)r->m->g.params[c->param[i]].n * sizeof(float));
-    }
-    if (!back) {
-        c->custom->forward(c->args, r->in.n, act(r, c->in[0]), w, act(r, c->out),
-                           r->pass == TT_PASS_TRAIN);
-        return;
-    }
-    float *to = add ? at_buffer(r, c->scratch_back) : dx;
-    c->custom->backward(c->args, r->in.n, act(r, c->in[0]), act(r, c->out), grad(r, c->out), w, to,
-                        dw);
-    if (add) r->m->k->add(volume(r, c->in[0]), dx, to, dx);
-}
-
-static bool forward(tt_run *r, const call *c, int phase)
-{
-    const tt_kernels *k = r->m->k;
-    int64_t n = c->kind == CALL_LOSS ? 0 : volume(r, c->out);
-
-    switch (c->kind) {
-    case CALL_CONV: {
-        tt_conv_args a = conv_of(r, c, false);
-        k->conv_forward(&c->conv, &a);
-        break;
-    }
-    case CALL_MAXPOOL:
-    case CALL_AVGPOOL: {
-        tt_pool_args a = pool_of(r, c, false);
-        (c->kind == CALL_MAXPOOL ? k->maxpool_forward : k->avgpool_forward)(&a);
-        break;
-    }
-    case CALL_NORM:
-        return norm_forward(r, c, phase);
-    case CALL_LAYERNORM:
-    case CALL_SOFTMAX: {
-        tt_rows_args a = rows_of(r, c, false);
-        if (c->kind == CALL_SOFTMAX)
-            k->softmax_forward(&a, c->log);
-        else
-            k->layernorm_forward(&a);
-        break;
-    }
-    case CALL_UNARY:
-        k->unary_forward(c->unary, n, act(r, c->in[0]), act(r, c->out));
-        break;
-    case CALL_ADD:
-        k->add(n, act(r, c->in[0]), act(r, c->in[1]), act(r, c->out));
-        for (int i = 2; i < c->in_count; i++)
-            k->add(n, act(r, c->out), act(r, c->in[i]), act(r, c->out));
-        break;
-    case CALL_MUL:
-        k->mul(n, act(r, c->in[0]), act(r, c->in[1]), act(r, c->out), false);
-        break;
-    case CALL_CONCAT:
-        concat(r, c, false);
-        break;
-    case CALL_DROPOUT:
-        if (r->pass == TT_PASS_TRAIN && c->p > 0) {
-            tt_drop_args a = drop_of(r, c, false);
-            k->dropout(&a);
-        } else {
-            memcpy(act(r, c->out), act(r, c->in[0]), (size_t)n * sizeof(float));
-        }
-        break;
-    case CALL_REORDER:
-        k->reorder(r->in.n, c->c, c->hw, c->from, act(r, c->in[0]), c->layout, act(r, c->out),
-                   false);
-        break;
-    case CALL_CUSTOM:
-        custom(r, c, false);
-        break;
-    case CALL_LOSS:
-        if (r->pass != TT_PASS_PREDICT) judge(r, c);
-        break;
-    }
-    return false;
-}
-
-static bool backward(tt_run *r, const call *c, int phase)
-{
-    const tt_kernels *k = r->m->k;
-    int64_t n = volume(r, c->out);
-
-    switch (c->kind) {
-    case CALL_CONV: {
-        tt_conv_args a = conv_of(r, c, true);
-        k->conv_backward(&c->conv, &a);
-        break;
-    }
-    case CALL_MAXPOOL:
-    case CALL_AVGPOOL: {
-        tt_pool_args a = pool_of(r, c, true);
-        (c->kind == CALL_MAXPOOL ? k->maxpool_backward : k->avgpool_backward)(&a);
-        break;
-    }
-    case CALL_NORM:
-        return norm_backward(r, c, phase);
-    case CALL_LAYERNORM:
-    case CALL_SOFTMAX: {
-        tt_rows_args a = rows_of(r, c, true);
-        if (c->kind == CALL_SOFTMAX)
-            k->softmax_backward(&a, c->log);
-        else
-            k->layernorm_backward(&a);
-        break;
-    }
-    case CALL_UNARY:
-        k->unary_backward(c->unary, n, act(r, c->in[0]), act(r, c->out), grad(r, c->out),
-                          grad(r, c->in[0]), c->in_add[0]);
-        break;
-    case CALL_ADD:
-        for (int i = 0; i < c->in_count; i++) {
-            if (!c->in_grad[i] || c->in_alias[i]) continue;
-            float *to = grad(r, c->in[i]);
-            if (c->in_add[i])
-                k->add(n, to, grad(r, c->out), to);
-            else
-                memcpy(to, grad(r, c->out), (size_t)n * sizeof *to);
-        }
-        break;
-    case CALL_MUL:
-        for (int i = 0; i < 2; i++)
-            if (c->in_grad[i])
-                k->mul(n, grad(r, c->out), act(r, c->in[1 - i]), grad(r, c->in[i]), c->in_add[i]);
-        break;
-    case CALL_CONCAT:
-        concat(r, c, true);
-        break;
-    case CALL_DROPOUT: {
-        tt_drop_args a = drop_of(r, c, true);
-        k->dropout(&a);
-        break;
-    }
-    case CALL_REORDER:
-        k->reorder(r->in.n, c->c, c->hw, c->layout, grad(r, c->out), c->from, grad(r, c->in[0]),
-                   c->in_add[0]);
-        break;
-    case CALL_CUSTOM:
-        custom(r, c, true);
-        break;
-    case CALL_LOSS:
-        break;
-    }
-    return false;
-}
+#include "run.h"
 
 void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *g, bool add, uint64_t seed)
 {
@@ -503,20 +16,27 @@ void tt_run_begin(tt_run *r, tt_pass pass, const tt_batch *in, float *g, bool ad
     r->time = r->phase = 0;
     memset(&r->result, 0, sizeof r->result);
     r->result.samples = in->n;
+    if (r->seen) memset(r->seen, 0, 3 * (size_t)tt_model_pixel_classes(r->m) * sizeof *r->seen);
     for (int i = 0; i < r->m->call_count && pass == TT_PASS_TRAIN && !add && in->n; i++) {
         const call *c = &r->m->calls[i];
         if (!c->train_params || c->backward) continue;
         /* No loss hears of it, so nobody will write its gradient. */
-        for (int k = 0; k < c->param_count; k++) {
+        for (int k = c->own; k < c->param_count; k++) {
             const tt_param *p = &r->m->g.params[c->param[k]];
             if (p->role != TT_STAT) memset(g + p->at, 0, (size_t)p->n * sizeof *g);
         }
     }
 }
 
+/* Has it parameters of its own, whose gradient is final after it? */
+static bool yields(const call *c)
+{
+    return c->train_params && c->param_count > c->own;
+}
+
 static tt_span span_of(const tt_model *m, const call *c)
 {
-    const tt_param *first = &m->g.params[c->param[0]],
+    const tt_param *first = &m->g.params[c->param[c->own]],
                    *last = &m->g.params[c->param[c->param_count - 1]];
     return (tt_span){first->at, last->at + last->n - first->at};
 }
@@ -526,7 +46,7 @@ int tt_model_grads(const tt_model *m, tt_span *out, int most)
     int n = 0;
 
     for (int i = m->call_count - 1; i >= 0; i--)
-        if (m->calls[i].backward && m->calls[i].train_params) {
+        if (m->calls[i].backward && yields(&m->calls[i])) {
             if (n < most) out[n] = span_of(m, &m->calls[i]);
             n++;
         }
@@ -599,7 +119,7 @@ bool tt_run_probe(tt_run *r, const tt_batch *in, float *g, uint64_t seed, tt_fau
     *out = (tt_fault){0};
     tt_run_begin(r, TT_PASS_TRAIN, in, g, false, seed);
     r->fault = out;
-    if (note_samples(r, 0, in->x)) out->layer = "input";
+    if (in->x && note_samples(r, 0, in->x)) out->layer = "input";
     do tt_run_advance(r, &y);
     while (y.kind != TT_PASS_DONE);
     r->fault = NULL;
@@ -620,8 +140,8 @@ void tt_run_advance(tt_run *r, tt_yield *out)
             continue;
         }
         if (!r->in.n ? answer(r, c, r->phase)
-            : back   ? backward(r, c, r->phase)
-                     : forward(r, c, r->phase)) {
+            : back   ? perform_backward(r, c, r->phase)
+                     : perform_forward(r, c, r->phase)) {
             r->phase = 1;
             *out = (tt_yield){.kind = TT_SUM,
                               .value = at_buffer(r, c->saved),
@@ -632,7 +152,7 @@ void tt_run_advance(tt_run *r, tt_yield *out)
         r->phase = 0;
         r->time++;
         if (r->fault) look_at_call(r, c, back);
-        if (back && c->train_params) {
+        if (back && yields(c)) {
             *out = (tt_yield){.kind = TT_GRAD_READY, .grad = span_of(m, c)};
             return;
         }
@@ -643,6 +163,11 @@ void tt_run_advance(tt_run *r, tt_yield *out)
 const tt_result *tt_run_result(const tt_run *r)
 {
     return &r->result;
+}
+
+const int64_t *tt_run_seen(const tt_run *r)
+{
+    return r->seen;
 }
 
 /* ---- Memory ---- */
@@ -689,22 +214,28 @@ static int64_t lay_out(placed *p, int count, placed **busy)
 static int64_t size_of(const tt_model *m, const buffer *b, int n)
 {
     int64_t bytes = b->per_sample * rounded(m, n) + b->fixed;
-    if (b->conv_scratch)
-        bytes = (int64_t)m->k->conv_scratch(&m->calls[b->conv_scratch - 1].conv, n);
+    if (b->scratch_of) {
+        const call *c = &m->calls[b->scratch_of - 1];
+        tt_recur_args recur = c->recur;
+        recur.n = n;
+        bytes = (int64_t)(c->kind == CALL_RECUR ? m->k->recur_scratch(&recur)
+                                                : m->k->conv_scratch(&c->conv, n * (int)c->rows));
+    }
     return (bytes + 63) / 64 * 64;
 }
 
 tt_err tt_run_open(const tt_model *m, int most, bool train, tt_run **out)
 {
     tt_run *r = calloc(1, sizeof *r);
-    size_t count = (size_t)m->buffer_count;
+    size_t count = (size_t)m->buffer_count, classes = (size_t)tt_model_pixel_classes(m);
     placed *p = calloc(count + 1, sizeof *p), **busy = calloc(count + 1, sizeof *busy);
     int n = 0;
     tt_err err = TT_OK;
 
     *out = NULL;
     if (r) r->offset = calloc(count + 1, sizeof *r->offset);
-    if (!r || !p || !busy || !r->offset) {
+    if (r && classes) r->seen = calloc(3 * classes, sizeof *r->seen);
+    if (!r || !p || !busy || !r->offset || (classes && !r->seen)) {
         err = tt_fail(TT_ENOMEM, "no memory for a model of %d calls", m->call_count);
         goto out;
     }
@@ -768,5 +299,6 @@ void tt_run_close(tt_run *r)
     if (!r) return;
     tt_block_free(r->memory, r->bytes);
     free(r->offset);
+    free(r->seen);
     free(r);
 }

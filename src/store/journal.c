@@ -8,7 +8,6 @@
 
 #include <fcntl.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -247,48 +246,37 @@ out:
 }
 
 /* NaN and infinities are no JSON: null stands for them, and a list says which they were. */
-static void add_fields(tt_journal *j, va_list ap, bool list_nonfinite)
+static void add_fields(tt_journal *j, const tt_field *field, int count)
 {
     bool any = false;
 
-    for (const char *name; (name = va_arg(ap, const char *));) {
-        double value = va_arg(ap, double);
-        if (list_nonfinite) {
-            if (isfinite(value)) continue;
-            if (any)
-                add_text(j, ",");
-            else {
-                add_key(j, "nonfinite");
-                add_text(j, "[");
-            }
-            any = true;
-            add_string(j, name);
-        } else {
-            add_key(j, name);
-            if (isfinite(value))
-                add_number(j, value);
-            else
-                add_text(j, "null");
-        }
+    for (int i = 0; i < count; i++) {
+        add_key(j, field[i].name);
+        if (isfinite(field[i].value))
+            add_number(j, field[i].value);
+        else
+            add_text(j, "null");
+    }
+    for (int i = 0; i < count; i++) {
+        if (isfinite(field[i].value)) continue;
+        if (!any) add_key(j, "nonfinite");
+        add_text(j, any ? "," : "[");
+        add_string(j, field[i].name);
+        any = true;
     }
     if (any) add_text(j, "]");
 }
 
-tt_err tt_journal_line(tt_journal *j, int64_t step, const char *split, ...)
+tt_err tt_journal_line(tt_journal *j, int64_t step, const char *split, const tt_field *field,
+                       int count)
 {
-    va_list ap;
-
     begin(j);
     add_time_and_step(j, step);
     if (split) {
         add_key(j, "split");
         add_string(j, split);
     }
-    for (int pass = 0; pass < 2; pass++) {
-        va_start(ap, split);
-        add_fields(j, ap, pass == 1);
-        va_end(ap);
-    }
+    add_fields(j, field, count);
     return commit(j);
 }
 

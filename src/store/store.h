@@ -183,10 +183,14 @@ typedef struct tt_journal tt_journal;
  * "step" is greater are dropped as well (a resumed run takes up at its checkpoint, and no step is
  * there twice). */
 tt_err tt_journal_open(const char *path, int64_t after_step, tt_journal **out);
-/* Fields as name, value pairs ended by NULL: tt_journal_line(j, step, "train", "loss", 0.5, "lr",
- * 0.01, NULL). NaN and infinities become null plus "nonfinite":[names]. Allocates nothing. Time and
- * step are added. */
-tt_err tt_journal_line(tt_journal *j, int64_t step, const char *split, ...);
+typedef struct tt_field {
+    const char *name;
+    double value;
+} tt_field;
+/* NaN and infinities become null plus "nonfinite":[names]. Allocates nothing. Time and step are
+ * added. */
+tt_err tt_journal_line(tt_journal *j, int64_t step, const char *split, const tt_field *field,
+                       int count);
 tt_err tt_journal_event(tt_journal *j, int64_t step, const char *what, const char *sentence);
 tt_err tt_journal_flush(tt_journal *j);
 void tt_journal_close(tt_journal *j);

@@ -78,5 +78,9 @@ void tt_result_add(tt_result *to, const tt_result *from)
     to->correct += from->correct;
     to->top5 += from->top5;
     to->rows += from->rows;
+    to->scored += from->scored;
+    to->yes += from->yes;
+    to->logloss += from->logloss;
+    to->expected += from->expected;
     to->witness += from->witness;
 }

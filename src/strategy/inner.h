@@ -231,11 +231,11 @@ struct tt_strategy {
     int backup_count;
     backup *backup_of[MOST_UNITS]; /* NULL: nobody else computes it */
     const tt_batch *mine;
-    int n;                    /* samples of all */
-    const int *host_n;        /* of each host, where they have rows of their own */
-    const tt_step_in *given;  /* what this step was asked for with */
-    bool planned;             /* the sums below are made for these units */
-    int64_t features, labels; /* of a sample: inputs, float targets */
+    int n;                   /* samples of all */
+    const int *host_n;       /* of each host, where they have rows of their own */
+    const tt_step_in *given; /* what this step was asked for with */
+    bool planned;            /* the sums below are made for these units */
+    tt_row sample;           /* what one has */
     bool present[MOST_UNITS];
     bool apply;
     sum_plan node_sum, all_sum;

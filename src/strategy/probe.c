@@ -31,8 +31,7 @@ static bool probe_unit(tt_strategy *s, int u, float *grad, tt_blame *out)
     if (parts > count) parts = count;
     for (int64_t i = 0; i < parts; i++) {
         int64_t a = (int64_t)count * i / parts, b = (int64_t)count * (i + 1) / parts;
-        tt_batch in =
-            tt_batch_cut(s->mine, (int)(first - skip + a), (int)(b - a), s->features, s->labels);
+        tt_batch in = tt_batch_cut(s->mine, (int)(first - skip + a), (int)(b - a), &s->sample);
         tt_fault f;
         if (!tt_run_probe(tt_crew_run(s->crew, 0), &in, grad, s->seed, &f)) continue;
         out->unit = u;

@@ -249,8 +249,7 @@ static bool run_unit(tt_strategy *s, int me, int u, const tt_batch *from, int sk
     memset(to, 0, sizeof *to);
     for (int64_t i = 0; i < parts; i++) {
         int64_t a = (int64_t)count * i / parts, b = (int64_t)count * (i + 1) / parts;
-        tt_batch in =
-            tt_batch_cut(from, (int)(first - skip + a), (int)(b - a), s->features, s->labels);
+        tt_batch in = tt_batch_cut(from, (int)(first - skip + a), (int)(b - a), &s->sample);
         double begun = tt_clock_s();
         if (TT_FAILPOINT("step.nan") && in.n) *(float *)(uintptr_t)in.x = NAN;
         if (!run_part(s, me, &in, grad, i > 0, last && i == parts - 1, s->backup_of[u], reduced))

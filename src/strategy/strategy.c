@@ -257,8 +257,7 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     s->slot_count = tt_optim_slots(o);
     s->sums_most = tt_model_sum_most(m);
     s->lockstep = s->sums_most > 0;
-    s->features = tt_shape_count(tt_model_input(m));
-    s->labels = tt_model_wants(m).targets;
+    s->sample = tt_model_row(m);
     s->layouts = take((size_t)n->ranks, sizeof *s->layouts);
     for (int l = 0; l < n->ranks; l++) s->layouts[l] = lay_out(s, s->threads[n->rank[l]]);
     if ((err = tt_share_open(s->node_group, s->layouts[s->local].bytes, &s->share))) {

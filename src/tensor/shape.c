@@ -49,41 +49,44 @@ static void rows_free(const void *p, int n, int64_t width, size_t element)
     if (p) tt_block_free((void *)p, bytes ? bytes : 1);
 }
 
-tt_err tt_batch_open(int n_most, int64_t features, bool labels, int64_t targets, tt_batch *out)
+tt_err tt_batch_open(int n_most, const tt_row *row, tt_batch *out)
 {
     tt_batch b = {0};
 
     *out = b;
-    bool all = (b.x = rows_alloc(n_most, features, sizeof *b.x)) &&
-               (b.place = rows_alloc(n_most, 2, sizeof *b.place)) &&
-               (!labels || (b.label = rows_alloc(n_most, 1, sizeof *b.label))) &&
-               (!targets || (b.target = rows_alloc(n_most, targets, sizeof *b.target)));
+    bool all = (b.place = rows_alloc(n_most, 2, sizeof *b.place)) &&
+               (!row->features || (b.x = rows_alloc(n_most, row->features, sizeof *b.x))) &&
+               (!row->ids || (b.ids = rows_alloc(n_most, row->ids, sizeof *b.ids))) &&
+               (!row->labels || (b.label = rows_alloc(n_most, row->labels, sizeof *b.label))) &&
+               (!row->targets || (b.target = rows_alloc(n_most, row->targets, sizeof *b.target)));
     if (!all) {
-        tt_batch_close(&b, n_most, features, targets);
+        tt_batch_close(&b, n_most, row);
         return tt_fail(TT_ENOMEM, "no memory for a batch of %d samples of %lld numbers", n_most,
-                       (long long)features);
+                       (long long)(row->features + row->ids + row->labels + row->targets));
     }
     *out = b;
     return TT_OK;
 }
 
-void tt_batch_close(tt_batch *b, int n_most, int64_t features, int64_t targets)
+void tt_batch_close(tt_batch *b, int n_most, const tt_row *row)
 {
-    rows_free(b->x, n_most, features, sizeof *b->x);
     rows_free(b->place, n_most, 2, sizeof *b->place);
-    rows_free(b->label, n_most, 1, sizeof *b->label);
-    rows_free(b->target, n_most, targets, sizeof *b->target);
+    rows_free(b->x, n_most, row->features, sizeof *b->x);
+    rows_free(b->ids, n_most, row->ids, sizeof *b->ids);
+    rows_free(b->label, n_most, row->labels, sizeof *b->label);
+    rows_free(b->target, n_most, row->targets, sizeof *b->target);
     *b = (tt_batch){0};
 }
 
-tt_batch tt_batch_cut(const tt_batch *b, int first, int n, int64_t features, int64_t targets)
+tt_batch tt_batch_cut(const tt_batch *b, int first, int n, const tt_row *row)
 {
     TT_ASSERT(first >= 0 && n >= 0 && first <= b->n && n <= b->n - first);
     return (tt_batch){
         .n = n,
-        .x = b->x + first * features,
-        .label = b->label ? b->label + first : NULL,
-        .target = b->target ? b->target + first * targets : NULL,
+        .x = b->x ? b->x + first * row->features : NULL,
+        .ids = b->ids ? b->ids + first * row->ids : NULL,
+        .label = b->label ? b->label + first * row->labels : NULL,
+        .target = b->target ? b->target + first * row->targets : NULL,
         .place = b->place ? b->place + 2 * (int64_t)first : NULL,
     };
 }

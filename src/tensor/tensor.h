@@ -3,7 +3,7 @@
  * A kernel is single-threaded and works on one grain's worth of samples; threads run grains side by
  * side. There is one table of kernels per instruction set; `ref` is plain C and defines what is
  * right (it takes TT_PLAIN alone). The others are compiled from the same source, src/tensor/simd,
- * and take every layout. */
+ * and take every layout. The one exception: ref's reorder knows TT_NHWC, which losses take. */
 #ifndef TT_TENSOR_H
 #define TT_TENSOR_H
 
@@ -47,17 +47,23 @@ typedef struct tt_param {
 } tt_param;
 
 /* ---- A batch, as data makes it and the model takes it ---- */
+typedef struct tt_row { /* how many of each a sample has; of what it has none, the batch has NULL */
+    int64_t features;
+    int64_t ids;    /* which rows of tables it means: tokens, categories         */
+    int64_t labels; /* 1: of the sample; more: of each of its positions or pixels */
+    int64_t targets;
+} tt_row;
 typedef struct tt_batch {
     int n;                 /* samples                                                        */
     const float *x;        /* (n, features), PLAIN                                           */
-    const int32_t *label;  /* (n), -1: this row has no label; NULL if the loss wants none    */
-    const float *target;   /* (n, m); NULL if none. NAN in the first: this row has none      */
+    const int32_t *ids;    /* (n, ids); -1: none                                             */
+    const int32_t *label;  /* (n, labels); -1: there is none                                 */
+    const float *target;   /* (n, targets). NAN in the first: this row has none              */
     const uint64_t *place; /* (n, 2): pass and place, the key of the sample's randomness     */
 } tt_batch;
-tt_err tt_batch_open(int n_most, int64_t features, bool labels, int64_t targets, tt_batch *out);
-void tt_batch_close(tt_batch *b, int n_most, int64_t features, int64_t targets);
-tt_batch tt_batch_cut(const tt_batch *b, int first, int n, int64_t features,
-                      int64_t targets); /* a view */
+tt_err tt_batch_open(int n_most, const tt_row *row, tt_batch *out);
+void tt_batch_close(tt_batch *b, int n_most, const tt_row *row);
+tt_batch tt_batch_cut(const tt_batch *b, int first, int n, const tt_row *row); /* a view */
 
 /* ---- Windows: convolution and pooling ---- */
 typedef struct tt_window {
@@ -73,6 +79,9 @@ typedef struct tt_window {
 typedef struct tt_conv {
     tt_window win;
     tt_layout layout; /* of x and y both                                                   */
+    /* A transposed convolution: x is of the window's output, (o, oh, ow), and y of its input, (c,
+     * h, w); y is what dx would be for dy = x. Its bias is (c). Neither groups nor pooling. */
+    bool turned;
     bool bias, relu;
     bool pool;              /* LANES only: max pooling behind it ...                             */
     int pkh, pkw, psh, psw; /* ... window and stride, no padding, no overlap                     */
@@ -107,6 +116,19 @@ typedef struct tt_pool_args { /* outer x (h, w) x inner: PLAIN (n*c, 1), NHWC (n
     bool dx_add;
 } tt_pool_args;
 
+/* Each pixel becomes sh x sw; outer and inner as in pooling. Bilinear: between the centres of
+ * pixels, and beyond the outermost centres as at them. */
+typedef struct tt_upsample_args {
+    int64_t outer, inner;
+    int h, w, sh, sw; /* of the input; times */
+    bool bilinear;
+    const float *x;
+    float *y;
+    const float *dy;
+    float *dx;
+    bool dx_add;
+} tt_upsample_args;
+
 typedef struct tt_norm_args { /* batch norm: a x c x b: PLAIN (n, c, hw), NHWC (n*hw, c, 1), LANES
                                  (slices, c, hw*L) */
     int64_t a, c, b;
@@ -137,7 +159,95 @@ typedef struct tt_rows_args { /* layer norm, softmax: over the middle of outer x
     bool dw_add;
 } tt_rows_args;
 
-typedef enum tt_unary { TT_RELU, TT_GELU, TT_TANH, TT_SIGMOID } tt_unary;
+/* Rows of a table, by their numbers. Of n samples each has k ids, the first of them `stride` behind
+ * that of the sample before; -1 stands for a row of zeros. */
+typedef struct tt_embed_args {
+    int n;
+    int64_t stride, k, dim;
+    const int32_t *id;
+    const int64_t *base; /* (k): each id has a table of its own, which begins at this row of w;
+                          * NULL: one table for all                                     */
+    bool mean;           /* bag: divided by how many there are                          */
+    const float *w;      /* (rows, dim)                                                 */
+    float *y;            /* (n, k, dim); bag: (n, dim), their sum                       */
+    const float *dy;
+    float *dw; /* added to, in the order of the ids                                     */
+} tt_embed_args;
+
+/* Vectors of a sample, and what becomes of them together. */
+typedef struct tt_fold_args {
+    int n;
+    int64_t k, dim;
+    const float *x; /* (n, k, dim)                                                      */
+    float *y;       /* sum: (n, dim); fm: (n), the sum of the dots of all pairs         */
+    const float *dy;
+    float *dx;
+    bool dx_add;
+} tt_fold_args;
+
+/* The dots of all pairs of k vectors, of which each tensor brings some:
+ * y = the first vector, then (1, 0), (2, 0), (2, 1), (3, 0) ... */
+enum { TT_INTERACT_PARTS = 16 };
+typedef struct tt_interact_args {
+    int n, parts;
+    int64_t k, dim;
+    int64_t count[TT_INTERACT_PARTS];  /* of each part; k in all                         */
+    const float *x[TT_INTERACT_PARTS]; /* (n, count, dim)                               */
+    float *y;                          /* (n, dim + k (k - 1) / 2)                      */
+    const float *dy;
+    float *dx[TT_INTERACT_PARTS]; /* NULL: not wanted                                   */
+    bool dx_add[TT_INTERACT_PARTS];
+    void *scratch; /* interact_scratch bytes, 64-aligned                                */
+} tt_interact_args;
+
+/* Attention: y = softmax(scale * q k^T) v, for each head. With `causal` a position sees those up to
+ * itself. Of the scores, (t, t) for each head, a few rows are there at a time. */
+typedef struct tt_attend_args {
+    int n, t, heads, dim; /* samples, positions; numbers of a head                       */
+    bool causal;
+    const float *x; /* (n, t, 3, heads, dim): queries, keys and values side by side      */
+    float *y;       /* (n, t, heads, dim)                                                */
+    float *lse;     /* (n, heads, t): log of the sum of exponentials, kept for backward  */
+    const float *dy;
+    float *dx;
+    bool dx_add;
+    void *scratch; /* attend_scratch bytes, 64-aligned */
+} tt_attend_args;
+
+/* A recurrent layer, from position to position of n sequences; h and c begin as zeros. Of its
+ * gates, LSTM i, f, g, o and GRU r, z, n, with p = w_ih x + b_ih and q = w_hh h + b_hh:
+ *   LSTM  i, f, o = sigmoid(p + q); g = tanh(p + q); c = f c + i g; h = o tanh(c)
+ *   GRU   r, z = sigmoid(p + q); n = tanh(p + r q); h = (1 - z) n + z h
+ * Weights are (gates * h, d) and (gates * h, h), as elsewhere. */
+typedef enum tt_recur_kind { TT_LSTM, TT_GRU } tt_recur_kind;
+typedef struct tt_recur_args {
+    tt_recur_kind kind;
+    int n, t, d, h; /* samples, positions; numbers of a position, of a state              */
+    bool last;      /* y and dy are those of the last position alone                      */
+    const float *x; /* (n, t, d)                                                          */
+    const float *w_ih, *w_hh, *b_ih, *b_hh;
+    const float *packed; /* what recur_pack made of w_ih and w_hh                          */
+    float *y;            /* (n, t, h), or (n, h)                                           */
+    float *saved;        /* tt_recur_saved floats of each sample, from forward to backward */
+    const float *dy;
+    float *dx; /* NULL: not wanted */
+    bool dx_add;
+    float *dw_ih, *dw_hh, *db_ih, *db_hh; /* NULL: frozen */
+    bool dw_add;
+    void *scratch; /* recur_scratch bytes, 64-aligned */
+} tt_recur_args;
+static inline int tt_recur_gates(tt_recur_kind kind)
+{
+    return kind == TT_LSTM ? 4 : 3;
+}
+/* From the sizes alone: gates; cells, or what r scales; and states, unless they are the output. */
+static inline int64_t tt_recur_saved(const tt_recur_args *a)
+{
+    return (int64_t)(tt_recur_gates(a->kind) + 1 + a->last) * a->h * a->t;
+}
+
+/* GELU_TANH: x / 2 (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))), as GPT-2 has it. */
+typedef enum tt_unary { TT_RELU, TT_GELU, TT_GELU_TANH, TT_TANH, TT_SIGMOID } tt_unary;
 
 typedef struct tt_drop_args {
     int n;
@@ -164,7 +274,10 @@ typedef struct tt_loss_args {
     float smoothing;
     float *dx;                   /* NULL: forward only. Gradient of the *sum*, unnormalised       */
     double loss, weight;         /* out: sum of losses, sum of weights (rows that count)          */
-    int64_t correct, top5, rows; /* out, of labels and of BCE with d = 1; rows: how many counted   */
+    int64_t correct, top5, rows; /* out, of labels and of BCE with d = 1; rows: how many counted */
+    /* NULL, or (3, d), added to, of softmax and NLL with labels: rows of each class, rows taken for
+     * it (the largest x; none where one is not a number), and rows that are both. */
+    int64_t *seen;
 } tt_loss_args;
 
 /* ---- The table ---- */
@@ -185,6 +298,8 @@ typedef struct tt_kernels {
     void (*maxpool_backward)(const tt_pool_args *a);
     void (*avgpool_forward)(const tt_pool_args *a);
     void (*avgpool_backward)(const tt_pool_args *a);
+    void (*upsample_forward)(const tt_upsample_args *a);
+    void (*upsample_backward)(const tt_upsample_args *a);
 
     void (*norm_sums)(const tt_norm_args *a);    /* x -> sums                                 */
     void (*norm_forward)(const tt_norm_args *a); /* mean, rstd given -> y                     */
@@ -196,8 +311,28 @@ typedef struct tt_kernels {
     void (*softmax_forward)(const tt_rows_args *a, bool log);
     void (*softmax_backward)(const tt_rows_args *a, bool log); /* x is y, the forward's output */
 
+    void (*embed_forward)(const tt_embed_args *a);
+    void (*embed_backward)(const tt_embed_args *a);
+    void (*bag_forward)(const tt_embed_args *a);
+    void (*bag_backward)(const tt_embed_args *a);
+    void (*sum_forward)(const tt_fold_args *a);
+    void (*sum_backward)(const tt_fold_args *a);
+    void (*fm_forward)(const tt_fold_args *a);
+    void (*fm_backward)(const tt_fold_args *a);
+    size_t (*interact_scratch)(const tt_interact_args *a); /* from the sizes alone */
+    void (*interact_forward)(const tt_interact_args *a);
+    void (*interact_backward)(const tt_interact_args *a);
+    size_t (*attend_scratch)(const tt_attend_args *a); /* from the sizes alone */
+    void (*attend_forward)(const tt_attend_args *a);
+    void (*attend_backward)(const tt_attend_args *a);
+    size_t (*recur_packed)(const tt_recur_args *a); /* floats of packed weights, 0 if none; ... */
+    void (*recur_pack)(const tt_recur_args *a, float *packed); /* w_ih and w_hh alone are read  */
+    size_t (*recur_scratch)(const tt_recur_args *a); /* ... bytes: both from the sizes alone    */
+    void (*recur_forward)(const tt_recur_args *a);
+    void (*recur_backward)(const tt_recur_args *a); /* writes over what was saved */
+
     void (*unary_forward)(tt_unary f, int64_t n, const float *x, float *y);
-    /* GELU goes by x, the others by y: the one that is not read may be NULL. dx may be dy. */
+    /* Both GELUs go by x, the others by y: the one that is not read may be NULL. dx may be dy. */
     void (*unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
                            float *dx, bool add);
     void (*add)(int64_t n, const float *a, const float *b, float *y); /* y may be a */

@@ -60,15 +60,13 @@ static tt_err measure(const tt_trainer *t, const tt_kernels *k, int n, double *o
     tt_run *run = NULL;
     tt_batch in = {0};
     float *w = NULL, *grad = NULL, *sum = NULL;
-    int64_t features = 0, targets = 0;
+    tt_row row = {0};
     size_t bytes = 0;
     tt_err err;
 
     if ((err = tt_model_open(t->job.model, &mo, &m)) || (err = tt_run_open(m, n, true, &run)))
         goto out;
-    tt_wants wants = tt_model_wants(m);
-    features = tt_shape_count(tt_model_input(m));
-    targets = wants.targets;
+    row = tt_model_row(m);
     bytes = (size_t)tt_model_size(m) * sizeof(float);
     w = tt_block_alloc(bytes);
     grad = tt_block_alloc(bytes);
@@ -77,14 +75,14 @@ static tt_err measure(const tt_trainer *t, const tt_kernels *k, int n, double *o
         err = tt_fail(TT_ENOMEM, "no memory to measure grains");
         goto out;
     }
-    if ((err = tt_batch_open(n, features, wants.classes > 0, targets, &in))) goto out;
+    if ((err = tt_batch_open(n, &row, &in))) goto out;
     in.n = n;
     tt_model_init(m, (uint64_t)t->conf.seed, w);
     tt_model_bind(m, w);
     tt_model_refresh(m, 0, 1);
     *out = time_of(run, &in, grad, sum, tt_model_size(m), k) / n;
 out:
-    tt_batch_close(&in, n, features, targets);
+    tt_batch_close(&in, n, &row);
     if (w) tt_block_free(w, bytes);
     if (grad) tt_block_free(grad, bytes);
     if (sum) tt_block_free(sum, bytes);

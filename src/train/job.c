@@ -63,8 +63,8 @@ static tt_err read_cadence(tt_node *n, const char *text, cadence *out)
 
 static tt_err read_goal(tt_node *n, const char *text, goal *out)
 {
-    static const char *const names[] = {"val.loss", "val.accuracy", "val.top5", "val.auc",
-                                        "train.loss"};
+    char held[TT_METRICS][32];
+    const char *names[2 + TT_METRICS] = {"val.loss", "train.loss"};
     char metric[32], way[8], rest;
     tt_err err;
     int k;
@@ -75,6 +75,10 @@ static tt_err read_goal(tt_node *n, const char *text, goal *out)
         (strcmp(way, "min") && strcmp(way, "max")))
         return tt_node_fail(
             n, "'%s' is no goal: say a metric and min or max, like val.accuracy max", text);
+    for (int i = 0; i < TT_METRICS; i++) {
+        snprintf(held[i], sizeof held[i], "val.%s", tt_metric_table[i].name);
+        names[2 + i] = held[i];
+    }
     if ((err = tt_node_pick(n, "metric", metric, names, sizeof *names, TT_COUNT(names), &k)))
         return err;
     out->sign = strcmp(way, "max") ? -1 : 1;
@@ -240,19 +244,14 @@ bool is_val(const goal *g)
 
 static tt_err check_goal(const tt_node *at, const goal *g, const tt_model *m, bool has_val)
 {
-    int classes = tt_model_wants(m).classes;
-
     if (!is_val(g)) return TT_OK;
     if (!has_val)
         return tt_node_fail(at, "%s needs validation data: give data.val, or another metric",
                             g->metric);
-    if (!strcmp(g->metric, "val.accuracy") && !classes)
-        return tt_node_fail(at, "val.accuracy needs a loss with classes: use val.loss");
-    if (!strcmp(g->metric, "val.top5") && classes <= 5)
-        return tt_node_fail(at, "val.top5 needs more than 5 classes, and there are %d", classes);
-    if (!strcmp(g->metric, "val.auc") && !tt_model_scores(m))
-        return tt_node_fail(at, "val.auc needs two classes judged at the last layer, by bce of one "
-                                "output with labels, or by softmax_cross_entropy or nll of two");
+    for (int i = 0; i < TT_METRICS; i++)
+        if (!strcmp(g->metric + 4, tt_metric_table[i].name) && !metric_applies(m, i))
+            return tt_node_fail(at, "%s needs %s: use val.loss", g->metric,
+                                tt_metric_table[i].needs);
     return TT_OK;
 }
 

@@ -1,6 +1,7 @@
 /* judge: validation: fixed parts of a split, run by the threads of all ranks, and their results
  * added in the order of the parts, so that it does not matter who ran what. Where there are two
- * classes the scores of all rows go the same way, for the area under the ROC curve. */
+ * classes the scores of all rows go the same way, for the area under the ROC curve. Of pixels the
+ * classes are counted, in whole numbers: whose counts are added to whose does not matter at all. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,20 @@ static tt_err open_sheets(judge *j, int64_t sheets)
             break;
     if (j->sheets && j->keys && j->desks[j->size - 1].out) return TT_OK;
     return tt_fail(TT_ENOMEM, "no memory for the scores of %zu samples", rows);
+}
+
+static size_t seen_size(const judge *j)
+{
+    return 3 * (size_t)j->classes;
+}
+
+static tt_err open_seen(judge *j, int64_t ranks)
+{
+    j->seen = calloc((size_t)ranks * seen_size(j), sizeof *j->seen);
+    for (int i = 0; i < j->size; i++)
+        if (!(j->desks[i].seen = calloc(seen_size(j), sizeof *j->seen))) break;
+    if (j->seen && j->desks[j->size - 1].seen) return TT_OK;
+    return tt_fail(TT_ENOMEM, "no memory for the counts of %d classes", j->classes);
 }
 
 /* Which of all parts a rank runs. Where hosts have rows of their own their parts follow one
@@ -85,7 +100,6 @@ static tt_err ask_hosts(judge *j, int64_t own)
 tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, bool local,
                   int64_t val_count)
 {
-    tt_wants wants = tt_model_wants(m);
     tt_err err;
 
     *j = (judge){.crew = crew,
@@ -93,10 +107,9 @@ tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, b
                  .model = m,
                  .size = tt_crew_size(crew),
                  .grain = tt_crew_most(crew),
-                 .features = tt_shape_count(tt_model_input(m)),
-                 .targets = wants.targets,
-                 .labels = wants.classes > 0,
-                 .columns = tt_model_scores(m)};
+                 .row = tt_model_row(m),
+                 .columns = tt_model_scores(m),
+                 .classes = tt_model_pixel_classes(m)};
     int64_t ranks = world ? world->size : 1;
     j->part_count = (val_count + j->grain - 1) / j->grain;
     if (local && ranks > 1 && (err = ask_hosts(j, j->part_count))) return err;
@@ -110,42 +123,26 @@ tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, b
         return tt_fail(TT_ENOMEM, "no memory for the results of %lld samples",
                        (long long)val_count);
     for (int i = 0; i < j->size; i++)
-        if ((err = tt_batch_open(j->grain, j->features, j->labels, j->targets, &j->desks[i].batch)))
-            return err;
+        if ((err = tt_batch_open(j->grain, &j->row, &j->desks[i].batch))) return err;
+    if (j->classes && (err = open_seen(j, ranks))) return err;
     return j->columns ? open_sheets(j, room) : TT_OK;
 }
 
 void judge_close(judge *j)
 {
     for (int i = 0; j->desks && i < j->size; i++) {
-        tt_batch_close(&j->desks[i].batch, j->grain, j->features, j->targets);
+        tt_batch_close(&j->desks[i].batch, j->grain, &j->row);
         free(j->desks[i].out);
+        free(j->desks[i].seen);
     }
     free(j->desks);
     free(j->parts);
     free(j->gathered);
     free(j->sheets);
     free(j->keys);
+    free(j->seen);
     free(j->host_parts);
     *j = (judge){0};
-}
-
-tt_metrics metrics_of(const tt_model *m, const tt_result *r)
-{
-    tt_metrics out = {.loss = r->weight > 0 ? r->loss / r->weight : NAN,
-                      .accuracy = NAN,
-                      .top5 = NAN,
-                      .auc = NAN,
-                      .samples = (int64_t)r->samples};
-    tt_wants wants = tt_model_wants(m);
-
-    if (wants.classes && r->rows) out.accuracy = (double)r->correct / (double)r->rows;
-    if (wants.classes > 5 && r->rows) out.top5 = (double)r->top5 / (double)r->rows;
-    for (int i = 0; i < TT_LOSSES; i++)
-        out.part[i] = i < tt_model_loss_count(m) && r->part_weight[i] > 0
-                          ? r->part[i] / r->part_weight[i]
-                          : NAN;
-    return out;
 }
 
 typedef struct hearing {
@@ -162,8 +159,19 @@ static uint32_t *sheet_of(const judge *j, const hearing *h, int64_t rank, int64_
     return j->sheets + (size_t)(rank * h->each + i) * sheet_size(j);
 }
 
+/* What a row of either class adds: `score` is how much likelier class 1 is, as a logarithm. */
+static void note_odds(tt_result *r, double score, bool yes)
+{
+    double wrong = yes ? -score : score, small = exp(-fabs(score));
+
+    r->scored++;
+    r->yes += yes;
+    r->logloss += fmax(wrong, 0) + log1p(small);
+    r->expected += score < 0 ? small / (1 + small) : 1 / (1 + small);
+}
+
 /* Fills the sheet of a part that was just run. Rows without a label are not on it. */
-static tt_err note_scores(const judge *j, int me, uint32_t *sheet)
+static tt_err note_scores(const judge *j, int me, tt_result *r, uint32_t *sheet)
 {
     const desk *w = &j->desks[me];
     uint32_t *keys = sheet + 2, no = 0, yes = 0;
@@ -175,6 +183,7 @@ static tt_err note_scores(const judge *j, int me, uint32_t *sheet)
     for (int i = 0; i < w->batch.n; i++) {
         const float *x = w->out + i * columns;
         float score = columns == 2 ? x[1] - x[0] : x[0];
+        if (w->batch.label[i] >= 0) note_odds(r, score, w->batch.label[i] > 0);
         if (w->batch.label[i] > 0)
             keys[j->grain - 1 - (int)yes++] = auc_key(score);
         else if (!w->batch.label[i])
@@ -204,6 +213,37 @@ static double auc_over(const judge *j, const hearing *h, int64_t ranks)
     return auc_of(j->keys, no - j->keys, yes, end - yes, j->sheets); /* which are not needed now */
 }
 
+static void note_seen(const judge *j, int me)
+{
+    const int64_t *seen = tt_run_seen(tt_crew_run(j->crew, me));
+
+    for (size_t i = 0; i < seen_size(j); i++) j->desks[me].seen[i] += seen[i];
+}
+
+/* The mean over the classes that some pixel is of, or was taken for. */
+static double miou_of(const int64_t *seen, int classes)
+{
+    const int64_t *is = seen, *taken = seen + classes, *both = taken + classes;
+    double sum = 0;
+    int count = 0;
+
+    for (int c = 0; c < classes; c++) {
+        int64_t any = is[c] + taken[c] - both[c];
+        if (!any) continue;
+        sum += (double)both[c] / (double)any;
+        count++;
+    }
+    return count ? sum / count : NAN;
+}
+
+static double miou_over(judge *j, int64_t ranks)
+{
+    for (int64_t r = 1; r < ranks; r++)
+        for (size_t i = 0; i < seen_size(j); i++)
+            j->seen[i] += j->seen[(size_t)r * seen_size(j) + i];
+    return miou_of(j->seen, j->classes);
+}
+
 static void eval_member(void *arg, int me)
 {
     hearing *h = arg;
@@ -211,17 +251,30 @@ static void eval_member(void *arg, int me)
     desk *w = &j->desks[me];
 
     w->err = TT_OK;
+    if (j->classes) memset(w->seen, 0, seen_size(j) * sizeof *w->seen);
     for (int64_t g = h->first + me; g < h->end; g += j->size) {
         int n = tt_order_size(&h->order, g - h->base);
         if (!(w->err = tt_data_fill(h->d, h->split, &h->order, g - h->base, 0, n, &w->batch))) {
             j->parts[g] = *tt_crew_pass(j->crew, me, TT_PASS_EVAL, &w->batch);
-            if (j->columns) w->err = note_scores(j, me, sheet_of(j, h, h->rank, g - h->first));
+            if (j->classes) note_seen(j, me);
+            if (j->columns)
+                w->err = note_scores(j, me, &j->parts[g], sheet_of(j, h, h->rank, g - h->first));
         }
         if (w->err) {
             snprintf(w->message, sizeof w->message, "%s", tt_message());
             return;
         }
     }
+}
+
+/* What this rank's threads have counted. */
+static void sum_desks(judge *j, int64_t rank)
+{
+    int64_t *sum = j->seen + (size_t)rank * seen_size(j);
+
+    memset(sum, 0, seen_size(j) * sizeof *sum);
+    for (int k = 0; k < j->size; k++)
+        for (size_t i = 0; i < seen_size(j); i++) sum[i] += j->desks[k].seen[i];
 }
 
 static tt_err gather(judge *j, const hearing *h)
@@ -236,6 +289,9 @@ static tt_err gather(judge *j, const hearing *h)
     if (!err && j->columns)
         err = tt_group_gather(all, sheet_of(j, h, h->rank, 0),
                               (size_t)each * sheet_size(j) * sizeof *j->sheets, j->sheets);
+    if (!err && j->classes)
+        err = tt_group_gather(all, j->seen + (size_t)h->rank * seen_size(j),
+                              seen_size(j) * sizeof *j->seen, j->seen);
     if (err) return tt_context(err, "results of the validation");
     for (int64_t r = 0; r < ranks; r++) {
         int64_t a, b, base;
@@ -267,13 +323,15 @@ tt_err judge_eval(judge *j, const tt_data *d, tt_split split, uint64_t seed, tt_
     tt_team_run(tt_crew_team(j->crew), eval_member, &h);
     for (int i = 0; i < j->size && !err; i++)
         if (j->desks[i].err) err = tt_repeat(j->desks[i].err, j->desks[i].message);
+    if (j->classes) sum_desks(j, rank);
     if (ranks > 1) {
         if ((err = tt_group_agree(tt_world_all(j->world), err))) return err;
         if ((err = gather(j, &h))) return err;
     }
     if (err) return err;
     for (int64_t g = 0; g < parts; g++) tt_result_add(&sum, &j->parts[g]);
-    *out = metrics_of(j->model, &sum);
+    *out = metrics_of(j->model, d, &sum);
     if (j->columns) out->auc = auc_over(j, &h, ranks);
+    if (j->classes) out->miou = miou_over(j, ranks);
     return TT_OK;
 }

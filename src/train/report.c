@@ -12,9 +12,8 @@ double metric_of(const tt_trainer *t, const goal *g)
 
     if (!g->sign) return NAN;
     if (!strcmp(g->metric, "val.loss")) return v->loss;
-    if (!strcmp(g->metric, "val.accuracy")) return v->accuracy;
-    if (!strcmp(g->metric, "val.top5")) return v->top5;
-    if (!strcmp(g->metric, "val.auc")) return v->auc;
+    for (int i = 0; i < TT_METRICS; i++)
+        if (!strcmp(g->metric + 4, tt_metric_table[i].name) && is_val(g)) return tt_metric_of(v, i);
     return t->progress.loss_mean;
 }
 
@@ -236,11 +235,17 @@ void report_step(tt_trainer *t)
     const tt_progress *p = &t->progress;
 
     if ((t->step % t->conf.log_every && !p->epoch_end && !p->end) || !ready(t)) return;
-    journal(t, tt_journal_line(t->journal, t->step, "train", "epoch", p->epoch, "loss", p->loss,
-                               "lr", p->lr, "grad_norm", p->grad_norm, "samples_per_s",
-                               p->samples_per_s, "step_ms", 1e3 * p->step_s, "data_ms",
-                               1e3 * p->data_s, "forward_ms", 1e3 * p->forward_s, "backward_ms",
-                               1e3 * p->backward_s, "optim_ms", 1e3 * p->optim_s, NULL));
+    const tt_field field[] = {{"epoch", p->epoch},
+                              {"loss", p->loss},
+                              {"lr", p->lr},
+                              {"grad_norm", p->grad_norm},
+                              {"samples_per_s", p->samples_per_s},
+                              {"step_ms", 1e3 * p->step_s},
+                              {"data_ms", 1e3 * p->data_s},
+                              {"forward_ms", 1e3 * p->forward_s},
+                              {"backward_ms", 1e3 * p->backward_s},
+                              {"optim_ms", 1e3 * p->optim_s}};
+    journal(t, tt_journal_line(t->journal, t->step, "train", field, TT_COUNT(field)));
     event(t, "train/loss", p->loss);
     event(t, "optim/lr", p->lr);
     event(t, "optim/grad_norm", p->grad_norm);
@@ -287,22 +292,26 @@ void report_go_back(tt_trainer *t)
 void report_validation(tt_trainer *t)
 {
     const tt_metrics *v = &t->progress.val;
-    /* Two classes, or more than five: never both. */
-    const char *more = !isnan(v->auc) ? "auc" : !isnan(v->top5) ? "top5" : NULL;
-    char auc[32] = "";
+    tt_field field[2 + TT_METRICS] = {{"epoch", t->progress.epoch}, {"loss", v->loss}};
+    int count = 2;
+    tt_str text = {0};
 
-    if (!isnan(v->auc)) snprintf(auc, sizeof auc, " auc %.4f", v->auc);
-    tt_info("step %lld: validation loss %.5f accuracy %.4f%s", (long long)t->step, v->loss,
-            v->accuracy, auc);
+    for (int i = 0; i < TT_METRICS; i++) {
+        if (isnan(tt_metric_of(v, i))) continue;
+        field[count++] = (tt_field){tt_metric_table[i].name, tt_metric_of(v, i)};
+        tt_str_add(&text, " %s %.4f", tt_metric_table[i].name, tt_metric_of(v, i));
+    }
+    tt_info("step %lld: validation loss %.5f%s", (long long)t->step, v->loss,
+            text.data ? text.data : "");
+    tt_str_free(&text);
     if (!ready(t)) return;
-    /* A name that is NULL ends the line. */
-    journal(t, tt_journal_line(t->journal, t->step, "val", "epoch", t->progress.epoch, "loss",
-                               v->loss, isnan(v->accuracy) ? NULL : "accuracy", v->accuracy, more,
-                               isnan(v->auc) ? v->top5 : v->auc, NULL));
+    journal(t, tt_journal_line(t->journal, t->step, "val", field, count));
     event(t, "val/loss", v->loss);
-    event(t, "val/accuracy", v->accuracy);
-    event(t, "val/top5", v->top5);
-    event(t, "val/auc", v->auc);
+    for (int i = 2; i < count; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "val/%s", field[i].name);
+        event(t, name, field[i].value);
+    }
 }
 
 static void put(json_t *o, const char *key, double v)
@@ -319,9 +328,7 @@ json_t *tt_train_summary(tt_trainer *t)
     tt_params_sha(t->params, t->param_count, t->state.w, sha);
     put(train, "loss", t->final_loss);
     put(val, "loss", v->loss);
-    put(val, "accuracy", v->accuracy);
-    put(val, "top5", v->top5);
-    put(val, "auc", v->auc);
+    for (int i = 0; i < TT_METRICS; i++) put(val, tt_metric_table[i].name, tt_metric_of(v, i));
     for (int i = 0; i < tt_model_loss_count(t->model) && tt_model_loss_count(t->model) > 1; i++) {
         char key[64];
         snprintf(key, sizeof key, "%s_%d", tt_model_loss_name(t->model, i), i + 1);

@@ -72,9 +72,34 @@ tt_err tt_train_begin(tt_trainer *t);
 typedef struct tt_metrics { /* NAN where it does not apply */
     double loss, accuracy, top5;
     double auc;             /* area under the ROC curve, where there are two classes */
+    double logloss;         /* there: mean of -log of the probability of what is true    */
+    double calibration;     /* ... mean probability of class 1, by its share of the rows */
+    double entropy;         /* ... logloss, by that of who always tells this share       */
+    double perplexity;      /* of tokens: e to the loss                              */
+    double bits_per_byte;   /* of a text: the loss in bits, by the bytes of a token  */
+    double miou;            /* where pixels are judged: mean over classes of intersection / union */
     double part[TT_LOSSES]; /* where there are several losses */
     int64_t samples;
 } tt_metrics;
+
+/* Those beside the loss, in the order in which they are shown. */
+enum { TT_METRICS = 9 };
+typedef struct tt_metric {
+    const char *name;
+    size_t at;         /* in tt_metrics */
+    bool percent;      /* shown so */
+    const char *needs; /* which models have it */
+} tt_metric;
+extern const tt_metric tt_metric_table[TT_METRICS];
+static inline double *tt_metric_at(tt_metrics *m, int k)
+{
+    return (double *)((char *)m + tt_metric_table[k].at);
+}
+static inline double tt_metric_of(const tt_metrics *m, int k)
+{
+    return *(const double *)((const char *)m + tt_metric_table[k].at);
+}
+tt_metrics tt_metrics_none(void); /* NAN all of them */
 
 typedef struct tt_epoch { /* one that is over */
     int64_t number;       /* from 1                                               */
@@ -196,6 +221,10 @@ tt_err tt_use_eval_rows(tt_use *u, const tt_data_rows *rows, tt_metrics *out);
 tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *out);
 tt_err tt_use_predict_rows(tt_use *u, const float *x, int n, float *out);
 int64_t tt_use_features(const tt_use *u);
+/* Of a model of tokens: the scores of what may come behind these n, of which there are no more than
+ * its context has, into out (classes). The first says why a model is none. */
+tt_err tt_use_check_next(const tt_use *u);
+tt_err tt_use_next(tt_use *u, const int32_t *token, int n, float *out);
 /* Rows of a split. Opens it, for its samples alone: predicting needs neither labels nor the other
  * split, except as tt_data_open_split says. */
 tt_err tt_use_count(tt_use *u, tt_split split, int64_t *out);

@@ -614,8 +614,7 @@ tt_err tt_train_open(const tt_train_opts *o, tt_trainer **out)
     t->started = t->last_save = t->last_validate = tt_clock_s();
     t->warm = 3;
     t->early_best = t->best = t->final_loss = NAN;
-    t->progress.val = (tt_metrics){.loss = NAN, .accuracy = NAN, .top5 = NAN, .auc = NAN};
-    for (int i = 0; i < TT_LOSSES; i++) t->progress.val.part[i] = NAN;
+    t->progress.val = tt_metrics_none();
     t->progress.best = t->progress.eta_s = NAN;
     t->world = o->world;
     t->own_world = !o->world;

@@ -70,7 +70,8 @@ double auc_of(uint32_t *no, int64_t no_count, uint32_t *yes, int64_t yes_count, 
 
 typedef struct desk { /* of one thread */
     tt_batch batch;
-    float *out; /* (grain, columns) */
+    float *out;    /* (grain, columns) */
+    int64_t *seen; /* (3, classes), of the parts it has run: see tt_run_seen */
     tt_err err;
     char message[512];
 } desk;
@@ -80,8 +81,7 @@ typedef struct judge {
     tt_world *world; /* borrowed; NULL: this process alone */
     const tt_model *model;
     int size, grain; /* threads; samples of a part */
-    int64_t features, targets;
-    bool labels;
+    tt_row row;
     desk *desks;
     tt_result *parts, *gathered;
     int64_t part_count, parts_now; /* at most, and of the split that is judged */
@@ -91,6 +91,9 @@ typedef struct judge {
      * back. */
     int columns; /* of scores; 0: it does not apply, and there are no sheets */
     uint32_t *sheets, *keys;
+    /* For the mean of the classes' intersections over unions: counts of each rank, (3, classes). */
+    int classes; /* of pixels; 0: none are judged */
+    int64_t *seen;
 } judge;
 
 /* `val_count`: samples of the largest split that will be judged. */
@@ -98,7 +101,12 @@ tt_err judge_open(judge *j, const tt_model *m, tt_crew *crew, tt_world *world, b
                   int64_t val_count);
 tt_err judge_eval(judge *j, const tt_data *d, tt_split split, uint64_t seed, tt_metrics *out);
 void judge_close(judge *j); /* accepts a zeroed one */
-tt_metrics metrics_of(const tt_model *m, const tt_result *r);
+
+/* ---- metrics.c ---- */
+
+/* `d` (may be NULL) says how long a token is. */
+tt_metrics metrics_of(const tt_model *m, const tt_data *d, const tt_result *r);
+bool metric_applies(const tt_model *m, int k); /* of tt_metric_table */
 
 /* Where an entry of a checkpoint comes from: vector_of in save.c, and how far into it. */
 typedef struct entry_from {

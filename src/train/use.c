@@ -21,6 +21,7 @@ struct tt_use {
     tt_data *data;  /* the split used last, ...                  */
     tt_split split; /* ... which that is, ...                    */
     bool only_x;    /* ... and whether without labels or targets */
+    float *scores;  /* of all positions; NULL before the first */
     tt_use_opts o;
 };
 
@@ -116,7 +117,12 @@ tt_data_want tt_job_want(const tt_model *m)
 {
     tt_wants w = tt_model_wants(m);
 
+    tt_row row = tt_model_row(m);
+
     return (tt_data_want){.input = tt_model_input(m),
+                          .ids = row.ids,
+                          .id_rows = w.id_rows,
+                          .labels = row.labels,
                           .classes = w.classes,
                           .targets = w.targets,
                           .input_at = tt_model_input_at(m)};
@@ -175,11 +181,11 @@ static tt_err fill_rows(const predict_job *j, tt_batch *b, int64_t at, int n)
 
     b->n = n;
     if (j->rows) {
-        b->x = j->rows + at * c->features;
+        b->x = j->rows + at * c->row.features;
         return TT_OK;
     }
     for (int i = 0; i < n; i++) {
-        tt_batch row = tt_batch_cut(b, i, 1, c->features, c->targets);
+        tt_batch row = tt_batch_cut(b, i, 1, &c->row);
         tt_err err = tt_data_fill(j->u->data, j->split, &one, j->first + at + i, 0, 1, &row);
         if (err) return err;
     }
@@ -234,7 +240,49 @@ tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *ou
 tt_err tt_use_predict_rows(tt_use *u, const float *x, int n, float *out)
 {
     predict_job j = {.u = u, .rows = x, .n = n, .out = out};
+
+    if (tt_model_row(u->model).ids)
+        return tt_node_fail(tt_model_input_at(u->model),
+                            "the model takes ids, and these rows have numbers alone: predict for a "
+                            "file instead");
     return predict(u, &j);
+}
+
+tt_err tt_use_check_next(const tt_use *u)
+{
+    tt_row row = tt_model_row(u->model);
+
+    if (!row.ids || row.labels != row.ids || row.features)
+        return tt_node_fail(tt_model_input_at(u->model),
+                            "the model does not say what token comes next: that takes input: {ids: "
+                            "N}, and a loss with classes for each of them");
+    if (tt_model_looks_ahead(u->model))
+        return tt_node_fail(tt_model_input_at(u->model),
+                            "the model looks at tokens behind the one it judges: attention is not "
+                            "causal");
+    return TT_OK;
+}
+
+tt_err tt_use_next(tt_use *u, const int32_t *token, int n, float *out)
+{
+    const tt_row row = tt_model_row(u->model);
+    int classes = tt_model_wants(u->model).classes;
+    tt_err err = need_crew(u, 1);
+    int64_t got;
+
+    if (err) return err;
+    TT_ASSERT(n >= 1 && n <= row.ids);
+    desk *w = &u->judge.desks[0];
+    int32_t *ids = (int32_t *)(uintptr_t)w->batch.ids; /* our own */
+    memcpy(ids, token, (size_t)n * sizeof *ids);
+    for (int64_t i = n; i < row.ids; i++) ids[i] = token[n - 1]; /* none of them is looked at */
+    if (!u->scores && !(u->scores = malloc((size_t)tt_use_features(u) * sizeof *u->scores)))
+        return tt_fail(TT_ENOMEM, "no memory for the scores of %lld positions", (long long)row.ids);
+    w->batch.n = 1;
+    tt_crew_pass(u->crew, 0, TT_PASS_PREDICT, &w->batch);
+    if ((err = tt_run_output(tt_crew_run(u->crew, 0), u->layer, u->scores, &got))) return err;
+    memcpy(out, u->scores + (int64_t)(n - 1) * classes, (size_t)classes * sizeof *out);
+    return TT_OK;
 }
 
 int64_t tt_use_features(const tt_use *u)
@@ -287,5 +335,6 @@ void tt_use_close(tt_use *u)
     if (u->w) tt_block_free(u->w, u->bytes);
     tt_data_close(u->data);
     tt_model_close(u->model);
+    free(u->scores);
     free(u);
 }

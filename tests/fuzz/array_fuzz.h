@@ -10,7 +10,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static volatile float sink;
-    tt_data_want classes = {.classes = 10}, targets = {.targets = 1};
+    tt_data_want classes = {.classes = 10, .labels = 1}, targets = {.targets = 1};
     tt_source *s = tt_source_new();
     tt_bytes file = {.data = malloc(size ? size : 1), .size = size};
     tt_array a;
@@ -25,6 +25,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (int64_t i = 0; i < n; i++) sink += s->keep == TT_KEEP_U8 ? s->u8[i] : s->f32[i];
         (void)tt_source_answers(s, &classes, &a);
         (void)tt_source_answers(s, &targets, &a);
+        classes.labels = tt_shape_count(s->shape); /* one for each pixel */
+        (void)tt_source_answers(s, &classes, &a);
     }
     tt_file_release(&file);
     tt_source_close(s);

@@ -13,7 +13,10 @@ static const char *const jobs[] = {
     " {index: -1, type: category, hash: 7, strip: .}]}",
     "{format: csv, file: x, header: true, columns: [{name: a, normalize: true}, {index: 1, type: "
     "target}]}",
+    "{format: csv, file: x, columns: [{index: 0, type: id}, {index: 1, type: id, hash: 3}, {index: "
+    "-1, type: label}]}",
 };
+static const int64_t id_rows[] = {5, 3}; /* of the last one */
 
 static void check(const tt_source *s, int classes)
 {
@@ -21,6 +24,8 @@ static void check(const tt_source *s, int classes)
 
     for (int64_t r = 0; s->label && r < s->kept; r++)
         if (s->label[r] < -1 || (classes && s->label[r] >= classes)) abort();
+    for (int64_t i = 0; i < s->kept * s->ids_each; i++)
+        if (s->ids[i] < -1 || s->ids[i] >= id_rows[i % 2]) abort();
     if (s->keep != TT_KEEP_SPARSE) return;
     for (int64_t i = 0; i < s->row[s->kept]; i++)
         if (s->col[i] < 0 || s->col[i] >= features) abort();
@@ -33,7 +38,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
     memcpy(text, data, size);
     for (int i = 0; i < TT_COUNT(jobs); i++) {
-        tt_data_want want = {.input = {1, {1}}, .classes = i % 2 ? 0 : 4, .targets = i % 2};
+        tt_data_want want = {.input = {1, {1}},
+                             .classes = i % 2 ? 0 : 4,
+                             .targets = i % 2,
+                             .ids = i == 4 ? 2 : 0,
+                             .id_rows = id_rows};
         tt_source_ctx c = {.want = &want, .dir = ""};
         tt_source *train = tt_source_new(), *val = tt_source_new(), *x = tt_source_new();
         tt_tree *tree;

@@ -11,11 +11,12 @@ compute exactly, so the files hold results alone:
     value(name,i)= ((bits >> 52) - 2048) / 2048             12 bits, in [-1, 1)
 
     x of sample s, element e          value("x", s * features + e)
-    label of sample s                 bits("label", s) % classes
+    id e of sample s                  bits("id", s * ids + e) % rows
+    label e of sample s               bits("label", s * labels + e) % classes
     weight (out, in...) element i     value(its name, i) * 2^-k, k the least with 6 * 4^k >= inputs of an output
-    scale of a batch norm             1/2 + value(its name, i) / 8
+    scale of a norm                   1/2 + value(its name, i) / 8
     shift of a batch norm             -32 if bits(its name, i) % 8 == 0, else 1
-    bias of dense and convolution     value(its name, i) / 8
+    other biases                      value(its name, i) / 8
     running mean, variance            0, 1
 
 Step t (from 0) takes samples t * batch ... ; samples are numbered through. All is exact in float32.
@@ -23,7 +24,8 @@ The shifts keep the relus behind batch norms away from their kink: most let near
 channel in eight nothing. Near zero, rounding would decide which gradients pass, and deep networks then
 differ by per cent between float32 and float64, in PyTorch as elsewhere.
 
-A file is lines of words; '#' starts a comment. Losses are means over the batch:
+A file is lines of words; '#' starts a comment. `input` is the shape of a sample's numbers; where it has tokens,
+`ids` says how many and how many different ones there are. Losses are means over the batch:
     loss T L            of step T, each step on a batch of its own
     same T L            of step T, every step on the first batch
     eval L              of the first batch in evaluation mode after the steps of `same`
@@ -156,12 +158,133 @@ class ResNet(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+class GptBlock(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attn, self.mlp = nn.Module(), nn.Module()
+        self.attn.c_attn, self.attn.c_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp.c_fc, self.mlp.c_proj = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        n, t, d = x.shape
+        q, k, v = (z.view(n, t, self.heads, -1).transpose(1, 2) for z in self.attn.c_attn(self.ln_1(x)).split(d, 2))
+        s = q @ k.transpose(2, 3) / (d // self.heads) ** 0.5
+        s = s.masked_fill(torch.ones(t, t, dtype=torch.bool).triu(1), float("-inf"))
+        x = x + self.attn.c_proj((F.softmax(s, 3) @ v).transpose(1, 2).reshape(n, t, d))
+        return x + self.mlp.c_proj(F.gelu(self.mlp.c_fc(self.ln_2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, vocab, context, layers, heads, width):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocab, width), nn.Embedding(context, width)
+        self.h = nn.ModuleList(GptBlock(width, heads) for _ in range(layers))
+        self.ln_f = nn.LayerNorm(width)
+
+    def forward(self, ids):
+        x = self.wte(ids) + self.wpe.weight
+        for block in self.h:
+            x = block(x)
+        return F.linear(self.ln_f(x), self.wte.weight)
+
+
+class Dlrm(nn.Module):
+    """Tables of equal size, one behind the other; the dots of all pairs as torch's tril orders them."""
+
+    def __init__(self, features, tables, rows, dim, bottom, top):
+        super().__init__()
+        self.rows = rows
+        self.bottom = nn.ModuleList([nn.Linear(features, bottom), nn.Linear(bottom, dim)])
+        self.embeddings = nn.EmbeddingBag(tables * rows, dim, mode="sum")
+        self.top = nn.ModuleList([nn.Linear(dim + tables * (tables + 1) // 2, top), nn.Linear(top, 1)])
+
+    def forward(self, batch):
+        x, ids = batch
+        n, tables = ids.shape
+        x = F.relu(self.bottom[1](F.relu(self.bottom[0](x))))
+        e = self.embeddings((ids + self.rows * torch.arange(tables)).flatten(), torch.arange(n * tables))
+        t = torch.cat([x[:, None], e.view(n, tables, -1)], 1)
+        i, j = torch.tril_indices(tables + 1, tables + 1, -1)
+        z = torch.bmm(t, t.transpose(1, 2))[:, i, j]
+        z = self.top[1](F.relu(self.top[0](torch.cat([x, z], 1))))
+        return torch.cat([torch.zeros_like(z), z], 1)  # cross-entropy of the two is that of one logit
+
+
+class Ids:
+    """An input of ids below `rows`, in place of a shape."""
+
+    def __init__(self, count, rows, labels):
+        self.count, self.rows, self.labels = count, rows, labels
+
+
+class Clicks:
+    """Numbers, and ids below `rows`."""
+
+    def __init__(self, features, count, rows):
+        self.features, self.count, self.rows = features, count, rows
+
+
+class LstmModel(nn.Module):
+    """A language model: of each position the token behind it."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.embedding1, self.lstm1 = nn.Embedding(rows, 16), nn.LSTM(16, 24, batch_first=True)
+        self.dense1 = nn.Linear(24, rows)
+
+    def forward(self, ids):
+        return self.dense1(self.lstm1(self.embedding1(ids))[0])
+
+
+class GruClassifier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gru1, self.gru2 = nn.GRU(9, 20, batch_first=True), nn.GRU(20, 17, batch_first=True)
+        self.dense1 = nn.Linear(17, 5)
+
+    def forward(self, x):
+        return self.dense1(self.gru2(self.gru1(x)[0])[0][:, -1])
+
+
+def ours(name):
+    """PyTorch counts the layers within one of its recurrent modules; a job has a layer for each."""
+    return name.removesuffix("_l0")
+
+
+class SmallUNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(2, 6, 3, padding=1), nn.Conv2d(6, 40, 3, padding=1)
+        self.up1 = nn.ConvTranspose2d(40, 6, 3, 2, 1, 1)
+        self.conv3 = nn.Conv2d(52, 5, 3, padding=1)
+        self.up2 = nn.ConvTranspose2d(5, 4, 2)
+
+    def forward(self, x):
+        fine = torch.tanh(self.conv1(x))
+        coarse = torch.tanh(self.conv2(F.max_pool2d(fine, 2)))
+        near = F.interpolate(coarse, scale_factor=2, mode="nearest")
+        x = torch.tanh(self.conv3(torch.cat([self.up1(coarse), near, fine], 1)))
+        x = F.interpolate(x, scale_factor=(2, 3), mode="bilinear", align_corners=False)
+        return self.up2(x)
+
+
 # name: model, input, classes, batch, learning rate, values told of a gradient and of a statistic
 GOLDENS = {
+    "dlrm": (lambda: Dlrm(13, 7, 11, 10, 20, 18), Clicks(13, 7, 11), 2, 32, 0.02, 64, 0),
+    "gpt": (lambda: Gpt(19, 40, 2, 2, 24), Ids(40, 19, 40), 19, 3, 0.02, 64, 0),
     "mnist-cnn": (MnistCnn, (1, 28, 28), 10, 64, 0.02, 64, 0),
     "resnet18": (lambda: ResNet((2, 2, 2, 2), False, 10, True), (3, 32, 32), 10, 4, 0.002, 64, 16),
+    "unet-small": (SmallUNet, (2, 8, 8), 4, 16, 0.2, 64, 0),
     "resnet50-narrow": (lambda: ResNet((3, 4, 6, 3), True, 10, False, 8), (3, 64, 64), 10, 16, 0.002, 16, 8),
+    "lstm-model": (lambda: LstmModel(27), Ids(12, 27, 12), 27, 8, 1.0, 64, 0),
+    "gru-classifier": (GruClassifier, (10, 9), 5, 16, 0.05, 64, 0),
 }
+
+
+# The size of what it judges, if that is each pixel of an image.
+PIXELS = {"unet-small": (17, 25)}
 
 
 # ---- Training ----
@@ -171,15 +294,28 @@ def fresh(make, dtype):
     with torch.no_grad():
         for name, t in net.state_dict().items():
             if t.dtype == dtype:
-                t.copy_(torch.from_numpy(initial(name, tuple(t.shape))))
+                t.copy_(torch.from_numpy(initial(ours(name), tuple(t.shape))))
     return net
 
 
-def batch(step, size, shape, classes, dtype):
+def batch(step, size, shape, classes, dtype, pixels=()):
+    if isinstance(shape, Ids):
+        x = bits("id", np.arange(step * size * shape.count, (step + 1) * size * shape.count)) % np.uint64(shape.rows)
+        y = bits("label", np.arange(step * size * shape.labels, (step + 1) * size * shape.labels)) % np.uint64(classes)
+        return [torch.from_numpy(v.astype(np.int64).reshape(size, -1)) for v in (x, y)]
+    if isinstance(shape, Clicks):
+        x, y = batch(step, size, (shape.features,), classes, dtype)
+        return (x, batch(step, size, Ids(shape.count, shape.rows, 1), classes, dtype)[0]), y
     features = int(np.prod(shape))
     x = value("x", np.arange(step * size * features, (step + 1) * size * features)).reshape(size, *shape)
-    y = (bits("label", np.arange(step * size, (step + 1) * size)) % np.uint64(classes)).astype(np.int64)
-    return torch.from_numpy(x).to(dtype), torch.from_numpy(y)
+    each = int(np.prod(pixels, dtype=np.int64))
+    y = (bits("label", np.arange(step * size * each, (step + 1) * size * each)) % np.uint64(classes)).astype(np.int64)
+    return torch.from_numpy(x).to(dtype), torch.from_numpy(y.reshape(size, *pixels))
+
+
+def judge(out, y):
+    """Classes are the last axis, but of images they are the second."""
+    return F.cross_entropy(out, y) if out.dim() == 4 else F.cross_entropy(out.flatten(0, -2), y.flatten())
 
 
 def train(name, dtype, same):
@@ -189,19 +325,19 @@ def train(name, dtype, same):
     opt = torch.optim.SGD(net.parameters(), lr=lr, momentum=MOMENTUM)
     losses, grads, stats = [], {}, {}
     for t in range(STEPS):
-        x, y = batch(0 if same else t, size, shape, classes, dtype)
+        x, y = batch(0 if same else t, size, shape, classes, dtype, PIXELS.get(name, ()))
         opt.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(net(x), y)
+        loss = judge(net(x), y)
         loss.backward()
         losses.append(loss.item())
         if t == 0:
-            grads = {k: p.grad.double().numpy().ravel().copy() for k, p in net.named_parameters()}
+            grads = {ours(k): p.grad.double().numpy().ravel().copy() for k, p in net.named_parameters()}
             stats = {k: b.double().numpy().copy() for k, b in net.named_buffers() if b.dtype == dtype}
         opt.step()
     net.eval()
     with torch.no_grad():
-        x, y = batch(0, size, shape, classes, dtype)
-        final = F.cross_entropy(net(x), y).item()
+        x, y = batch(0, size, shape, classes, dtype, PIXELS.get(name, ()))
+        final = judge(net(x), y).item()
     return losses, final, grads, stats
 
 
@@ -226,9 +362,18 @@ def write(name, out):
         f"eval {off([final], [final32]):.1e},")
     say("# gradients %.1e (%s)%s" %
         (*off_norm(grads, grads32), ", statistics %.1e (%s)" % off_norm(stats, stats32) if stats else ""))
-    say("input", *shape)
+    if isinstance(shape, Ids):
+        say("ids", shape.count, shape.rows)
+        say("labels", shape.labels)
+    elif isinstance(shape, Clicks):
+        say("input", shape.features, 1, 1)
+        say("ids", shape.count, shape.rows)
+    else:
+        say("input", *shape)
     say("classes", classes)
     say("batch", size)
+    if name in PIXELS:
+        say("labels", int(np.prod(PIXELS[name])))
     say("lr", lr)
     say("momentum", MOMENTUM)
     for word, list_ in ("loss", losses), ("same", same):

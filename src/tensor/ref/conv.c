@@ -54,11 +54,18 @@ static double forward_at(const tt_window *w, const tt_conv_args *a, int n, int o
     return sum;
 }
 
+static void turned_forward(const tt_conv *c, const tt_conv_args *a);
+static void turned_backward(const tt_conv *c, const tt_conv_args *a);
+
 void tt_ref_conv_forward(const tt_conv *c, const tt_conv_args *a)
 {
     const tt_window *w = &c->win;
 
     TT_ASSERT(c->layout == TT_PLAIN && !c->pool);
+    if (c->turned) {
+        turned_forward(c, a);
+        return;
+    }
     for (int n = 0; n < a->n; n++)
         for (int o = 0; o < w->o; o++)
             for (int oy = 0; oy < w->oh; oy++)
@@ -122,6 +129,10 @@ void tt_ref_conv_backward(const tt_conv *c, const tt_conv_args *a)
     int64_t outputs = (int64_t)a->n * w->o * w->oh * w->ow;
 
     TT_ASSERT(c->layout == TT_PLAIN && !c->pool);
+    if (c->turned) {
+        turned_backward(c, a);
+        return;
+    }
     for (int64_t i = 0; c->relu && i < outputs; i++)
         if (a->y[i] <= 0) a->dy[i] = 0;
     for (int n = 0; a->dx && n < a->n; n++)
@@ -135,4 +146,48 @@ void tt_ref_conv_backward(const tt_conv *c, const tt_conv_args *a)
                 for (int kx = 0; kx < w->kw; kx++)
                     tt_ref_put(&a->dw[w_at(w, o, i, ky, kx)], dw_at(w, a, o, i, ky, kx), a->dw_add);
     for (int o = 0; a->db && o < w->o; o++) tt_ref_put(&a->db[o], db_at(w, a, o), a->dw_add);
+}
+
+/* ---- Transposed: input and output, and with them x and dy, change places ---- */
+
+static void turned_forward(const tt_conv *c, const tt_conv_args *a)
+{
+    const tt_window *w = &c->win;
+    const tt_conv_args of = {.n = a->n, .w = a->w, .dy = (float *)a->x}; /* which is read alone */
+
+    for (int n = 0; n < a->n; n++)
+        for (int ch = 0; ch < w->c; ch++)
+            for (int y = 0; y < w->h; y++)
+                for (int x = 0; x < w->w; x++) {
+                    double v = dx_at(w, &of, n, ch, y, x) + (a->b ? a->b[ch] : 0);
+                    a->y[x_at(w, n, ch, y, x)] = (float)(c->relu && v < 0 ? 0 : v);
+                }
+}
+
+static void turned_backward(const tt_conv *c, const tt_conv_args *a)
+{
+    const tt_window *w = &c->win;
+    int64_t plane = (int64_t)w->h * w->w, outputs = a->n * w->c * plane;
+    const tt_conv_args of = {.n = a->n, .w = a->w, .x = a->dy, .dy = (float *)a->x};
+
+    for (int64_t i = 0; c->relu && i < outputs; i++)
+        if (a->y[i] <= 0) a->dy[i] = 0;
+    for (int n = 0; a->dx && n < a->n; n++)
+        for (int o = 0; o < w->o; o++)
+            for (int y = 0; y < w->oh; y++)
+                for (int x = 0; x < w->ow; x++)
+                    tt_ref_put(&a->dx[y_at(w, n, o, y, x)], forward_at(w, &of, n, o, y, x),
+                               a->dx_add);
+    for (int o = 0; a->dw && o < w->o; o++)
+        for (int i = 0; i < w->c; i++)
+            for (int ky = 0; ky < w->kh; ky++)
+                for (int kx = 0; kx < w->kw; kx++)
+                    tt_ref_put(&a->dw[w_at(w, o, i, ky, kx)], dw_at(w, &of, o, i, ky, kx),
+                               a->dw_add);
+    for (int ch = 0; a->db && ch < w->c; ch++) {
+        double sum = 0;
+        for (int n = 0; n < a->n; n++)
+            for (int64_t i = 0; i < plane; i++) sum += a->dy[((int64_t)n * w->c + ch) * plane + i];
+        tt_ref_put(&a->db[ch], sum, a->dw_add);
+    }
 }

@@ -16,11 +16,29 @@ static int64_t place_of(const float *x, int64_t d, int64_t label)
     return before;
 }
 
+/* The class a row is taken for: that of the first of the largest; -1: one is not a number. */
+static int64_t taken_for(const float *x, int64_t d)
+{
+    int64_t most = 0;
+
+    for (int64_t k = 0; k < d; k++) {
+        if (isnan(x[k])) return -1;
+        if (x[k] > x[most]) most = k;
+    }
+    return most;
+}
+
 static void classify(tt_loss_args *a, const float *x, int64_t label)
 {
-    int64_t before = place_of(x, a->d, label);
+    int64_t before = place_of(x, a->d, label), taken = label;
+
     a->correct += before == 0;
     a->top5 += before < 5;
+    if (!a->seen) return;
+    if (before) taken = taken_for(x, a->d);
+    a->seen[label]++;
+    if (taken >= 0) a->seen[a->d + taken]++;
+    if (taken == label) a->seen[2 * a->d + label]++;
 }
 
 /* The loss is -sum q log p. A label gives q = weight of the label, spread by smoothing; a target is

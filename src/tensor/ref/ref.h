@@ -15,6 +15,8 @@ void tt_ref_maxpool_forward(const tt_pool_args *a);
 void tt_ref_maxpool_backward(const tt_pool_args *a);
 void tt_ref_avgpool_forward(const tt_pool_args *a);
 void tt_ref_avgpool_backward(const tt_pool_args *a);
+void tt_ref_upsample_forward(const tt_upsample_args *a);
+void tt_ref_upsample_backward(const tt_upsample_args *a);
 
 void tt_ref_norm_sums(const tt_norm_args *a);
 void tt_ref_norm_forward(const tt_norm_args *a);
@@ -25,6 +27,26 @@ void tt_ref_layernorm_forward(const tt_rows_args *a);
 void tt_ref_layernorm_backward(const tt_rows_args *a);
 void tt_ref_softmax_forward(const tt_rows_args *a, bool log);
 void tt_ref_softmax_backward(const tt_rows_args *a, bool log);
+
+void tt_ref_embed_forward(const tt_embed_args *a);
+void tt_ref_embed_backward(const tt_embed_args *a);
+void tt_ref_bag_forward(const tt_embed_args *a);
+void tt_ref_bag_backward(const tt_embed_args *a);
+void tt_ref_sum_forward(const tt_fold_args *a);
+void tt_ref_sum_backward(const tt_fold_args *a);
+void tt_ref_fm_forward(const tt_fold_args *a);
+void tt_ref_fm_backward(const tt_fold_args *a);
+size_t tt_ref_interact_scratch(const tt_interact_args *a);
+void tt_ref_interact_forward(const tt_interact_args *a);
+void tt_ref_interact_backward(const tt_interact_args *a);
+size_t tt_ref_attend_scratch(const tt_attend_args *a);
+void tt_ref_attend_forward(const tt_attend_args *a);
+void tt_ref_attend_backward(const tt_attend_args *a);
+size_t tt_ref_recur_packed(const tt_recur_args *a);
+void tt_ref_recur_pack(const tt_recur_args *a, float *packed);
+size_t tt_ref_recur_scratch(const tt_recur_args *a);
+void tt_ref_recur_forward(const tt_recur_args *a);
+void tt_ref_recur_backward(const tt_recur_args *a);
 
 void tt_ref_unary_forward(tt_unary f, int64_t n, const float *x, float *y);
 void tt_ref_unary_backward(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,

@@ -13,6 +13,11 @@ static double normal_density(double x)
     return exp(-0.5 * x * x) * M_SQRT1_2 / sqrt(M_PI);
 }
 
+static double gelu_u(double x)
+{
+    return sqrt(2 / M_PI) * (x + 0.044715 * x * x * x);
+}
+
 static double unary(tt_unary f, double x)
 {
     switch (f) {
@@ -20,6 +25,8 @@ static double unary(tt_unary f, double x)
         return x < 0 ? 0 : x; /* not a number stays so */
     case TT_GELU:
         return x * normal_cdf(x);
+    case TT_GELU_TANH:
+        return 0.5 * x * (1 + tanh(gelu_u(x)));
     case TT_TANH:
         return tanh(x);
     case TT_SIGMOID:
@@ -35,6 +42,10 @@ static double unary_slope(tt_unary f, double x, double y)
         return y <= 0 ? 0 : 1;
     case TT_GELU:
         return normal_cdf(x) + x * normal_density(x);
+    case TT_GELU_TANH: {
+        double t = tanh(gelu_u(x)), du = sqrt(2 / M_PI) * (1 + 3 * 0.044715 * x * x);
+        return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du;
+    }
     case TT_TANH:
         return 1 - y * y;
     case TT_SIGMOID:
@@ -91,6 +102,11 @@ void tt_ref_dropout(const tt_drop_args *a)
 void tt_ref_reorder(int n, int64_t c, int64_t hw, tt_layout from, const float *x, tt_layout to,
                     float *y, bool add)
 {
-    TT_ASSERT(from == TT_PLAIN && to == TT_PLAIN);
-    for (int64_t i = 0; i < n * c * hw; i++) tt_ref_put(&y[i], x[i], add);
+    TT_ASSERT(from != TT_LANES && to != TT_LANES);
+    for (int64_t i = 0; i < n * c * hw; i++) { /* of `y`, and where it is in PLAIN and NHWC */
+        int64_t image = i / (c * hw) * c * hw, k = i - image, at = i;
+        if (to == TT_NHWC && from == TT_PLAIN) at = image + k % c * hw + k / c;
+        if (to == TT_PLAIN && from == TT_NHWC) at = image + k % hw * c + k / hw;
+        tt_ref_put(&y[i], x[at], add);
+    }
 }

@@ -148,7 +148,7 @@ static void pool_rows(const tt_conv *c, int m, const float *from, ptrdiff_t stri
 }
 
 static void forward_slice(const tt_conv *c, const tt_conv_args *a, input in, const int32_t *off,
-                          float *rows, const float *x, float *y, uint8_t *pick)
+                          float *rows, const float *x, float *y, bool add, uint8_t *pick)
 {
     const tt_window *w = &c->win;
     const int taps = w->c * w->kh * w->kw, cols = used_cols(c);
@@ -166,6 +166,7 @@ static void forward_slice(const tt_conv *c, const tt_conv_args *a, input in, con
                          .depth = taps,
                          .w = a->packed + (ptrdiff_t)o * taps,
                          .bias = a->b ? a->b + o : NULL,
+                         .add = add,
                          .y_step = VW};
 
             if (!c->pool) {
@@ -202,19 +203,15 @@ static size_t forward_cut(const tt_conv *c, input in, void *base, forward_scratc
     return k.used;
 }
 
-void TT_SIMD(lanes_forward)(const tt_conv *c, const tt_conv_args *a)
+/* y is set, or added to. */
+static void forward(const tt_conv *c, const tt_conv_args *a, bool add)
 {
     const tt_window *w = &c->win;
     const ptrdiff_t x_size = (ptrdiff_t)w->c * w->h * w->w * VW;
     const ptrdiff_t y_size = (ptrdiff_t)w->o * (c->pool ? c->poh * c->pow_ : w->oh * w->ow) * VW;
-    input in;
+    const input in = TT_SIMD(lanes_input)(c);
     forward_scratch s;
 
-    if (TT_SIMD(lanes_is_dense)(c)) {
-        TT_SIMD(lanes_dense_forward)(c, a);
-        return;
-    }
-    in = TT_SIMD(lanes_input)(c);
     forward_cut(c, in, a->scratch, &s);
     TT_SIMD(lanes_taps)(c, in, s.off);
     if (in.copy) memset(s.padded, 0, (size_t)w->c * in.h * in.w * VB);
@@ -225,8 +222,30 @@ void TT_SIMD(lanes_forward)(const tt_conv *c, const tt_conv_args *a)
             TT_SIMD(lanes_input_copy)(c, in, x, s.padded);
             x = s.padded;
         }
-        forward_slice(c, a, in, s.off, s.rows, x, a->y + i * y_size,
+        forward_slice(c, a, in, s.off, s.rows, x, a->y + i * y_size, add,
                       c->pool ? a->pick + i * y_size : NULL);
+    }
+}
+
+static void input_gradient(const tt_conv *c, const tt_conv_args *a)
+{
+    const tt_window *w = &c->win;
+    dx_plan p = TT_SIMD(lanes_dx_plan)(c);
+
+    TT_SIMD(lanes_dx)
+    (c, a, &p, a->packed + (ptrdiff_t)w->o * w->c * w->kh * w->kw, a->scratch);
+}
+
+void TT_SIMD(lanes_forward)(const tt_conv *c, const tt_conv_args *a)
+{
+    if (TT_SIMD(lanes_is_dense)(c)) {
+        TT_SIMD(lanes_dense_forward)(c, a);
+    } else if (c->turned) { /* y is what dx of the convolution would be; dy is read alone */
+        tt_conv_args t = *a;
+        t.dy = (float *)a->x, t.dx = a->y, t.dx_add = false;
+        input_gradient(c, &t);
+    } else {
+        forward(c, a, false);
     }
 }
 
@@ -236,13 +255,16 @@ void TT_SIMD(lanes_forward)(const tt_conv *c, const tt_conv_args *a)
 static void mask(const tt_conv *c, const tt_conv_args *a)
 {
     const tt_window *w = &c->win;
-    const ptrdiff_t plane = c->pool ? (ptrdiff_t)c->poh * c->pow_ : (ptrdiff_t)w->oh * w->ow;
+    const int outs = c->turned ? w->c : w->o;
+    const ptrdiff_t plane = c->pool     ? (ptrdiff_t)c->poh * c->pow_
+                            : c->turned ? (ptrdiff_t)w->h * w->w
+                                        : (ptrdiff_t)w->oh * w->ow;
 
-    for (int o = 0; o < w->o; o++) {
+    for (int o = 0; o < outs; o++) {
         vf sum = vzero();
 
         for (int64_t s = 0; s < slices(a->n); s++) {
-            const ptrdiff_t at = (s * w->o + o) * plane * VW;
+            const ptrdiff_t at = (s * outs + o) * plane * VW;
             float *dy = a->dy + at;
 
             for (ptrdiff_t i = 0; i < plane * VW; i += VW) {
@@ -262,26 +284,38 @@ static void mask(const tt_conv *c, const tt_conv_args *a)
     }
 }
 
+static void weight_gradient(const tt_conv *c, const tt_conv_args *a)
+{
+    dw_plan p = TT_SIMD(lanes_dw_plan)(c);
+
+    TT_SIMD(lanes_dw)(c, a, &p, a->scratch);
+}
+
+/* Transposed: x and dy change places, and dx is what y of the convolution would be. */
+static void turned_backward(const tt_conv *c, const tt_conv_args *a)
+{
+    tt_conv plain = *c;
+    tt_conv_args t = *a;
+
+    plain.relu = plain.turned = false;
+    t.x = a->dy, t.dy = (float *)a->x, t.y = a->dx, t.b = NULL;
+    if (a->dw) weight_gradient(&plain, &t);
+    if (a->dx) forward(&plain, &t, a->dx_add);
+}
+
 void TT_SIMD(lanes_backward)(const tt_conv *c, const tt_conv_args *a)
 {
-    const tt_window *w = &c->win;
-
     if (TT_SIMD(lanes_is_dense)(c)) {
         TT_SIMD(lanes_dense_backward)(c, a);
         return;
     }
     mask(c, a);
-    if (a->dw) {
-        dw_plan p = TT_SIMD(lanes_dw_plan)(c);
-
-        TT_SIMD(lanes_dw)(c, a, &p, a->scratch);
+    if (c->turned) {
+        turned_backward(c, a);
+        return;
     }
-    if (a->dx) {
-        dx_plan p = TT_SIMD(lanes_dx_plan)(c);
-
-        TT_SIMD(lanes_dx)
-        (c, a, &p, a->packed + (ptrdiff_t)w->o * w->c * w->kh * w->kw, a->scratch);
-    }
+    if (a->dw) weight_gradient(c, a);
+    if (a->dx) input_gradient(c, a);
 }
 
 /* ---- Sizes and packing ---- */

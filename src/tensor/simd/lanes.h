@@ -169,7 +169,7 @@ dx_plan TT_SIMD(lanes_dx_plan)(const tt_conv *c);
 size_t TT_SIMD(lanes_dx_packed)(const tt_conv *c); /* floats */
 void TT_SIMD(lanes_dx_pack)(const tt_conv *c, const float *w, float *packed);
 size_t TT_SIMD(lanes_dx_scratch)(const tt_conv *c, const dx_plan *p);
-/* dy is masked; packed is what lanes_dx_pack made. */
+/* dy is masked; packed is what lanes_dx_pack made. With c->turned bias and relu come behind. */
 void TT_SIMD(lanes_dx)(const tt_conv *c, const tt_conv_args *a, const dx_plan *p,
                        const float *packed, void *scratch);
 

@@ -21,7 +21,7 @@ bool TT_SIMD(lanes_is_dense)(const tt_conv *c)
     const tt_window *w = &c->win;
 
     return w->h == 1 && w->w == 1 && w->kh == 1 && w->kw == 1 && w->oh == 1 && w->ow == 1 &&
-           !w->ph && !w->pw && !c->pool;
+           !w->ph && !w->pw && !c->pool && !c->turned;
 }
 
 /* sum[i][j] += a[i][k] * b[k][j], `depth` times. Strides in floats. */

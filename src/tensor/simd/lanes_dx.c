@@ -267,7 +267,7 @@ size_t TT_SIMD(lanes_dx_scratch)(const tt_conv *c, const dx_plan *p)
 
 /* The pixels cy + sy * y - ph, cx + sx * x - pw. Returns how many taps they have. */
 static int dx_class(const tt_conv *c, const dx_plan *p, const dx_scratch *s, int cy, int cx,
-                    const float *packed, float *dx, bool add)
+                    const float *packed, const float *bias, float *dx, bool add)
 {
     const tt_window *w = &c->win;
     const int tiles = ceil_div(w->c, p->most), size = p->patch ? 4 : 1,
@@ -286,7 +286,8 @@ static int dx_class(const tt_conv *c, const dx_plan *p, const dx_scratch *s, int
                  .grid_x = x0,
                  .y_step = p->sx * VW,
                  .y_stride = (ptrdiff_t)w->h * w->w * VW,
-                 .add = add};
+                 .add = add,
+                 .relu = c->turned && c->relu};
 
     for (int d = cy; d <= p->reach_y; d += p->sy)
         if (is_row(c, p, d)) s->row_at[rows++] = d / p->sy;
@@ -309,6 +310,7 @@ static int dx_class(const tt_conv *c, const dx_plan *p, const dx_scratch *s, int
             while (from < to && s->row_at[to - 1] > y) to--;
             r.rows = to - from;
             r.off = s->off + from * cols * w->o;
+            r.bias = bias ? bias + first : NULL;
             r.w = packed + ((ptrdiff_t)first * taps + (ptrdiff_t)from * cols * w->o * m) * size;
             r.x = s->grid + ((ptrdiff_t)(p->top + y) * p->w + p->left + x0) * point;
             r.y = dx + (((ptrdiff_t)first * w->h + row) * w->w + col) * VW;
@@ -344,6 +346,7 @@ void TT_SIMD(lanes_dx)(const tt_conv *c, const tt_conv_args *a, const dx_plan *p
         for (int cy = 0; cy < p->sy; cy++)
             for (int cx = 0; cx < p->sx; cx++)
                 weights += (ptrdiff_t)w->c * (p->patch ? 4 : 1) *
-                           dx_class(c, p, &s, cy, cx, weights, a->dx + i * x_size, a->dx_add);
+                           dx_class(c, p, &s, cy, cx, weights, c->turned ? a->b : NULL,
+                                    a->dx + i * x_size, a->dx_add);
     }
 }

@@ -21,6 +21,24 @@ static int64_t place_of(const float *x, int64_t d, int64_t label)
     return before - !(x[label] <= x[label]); /* a label that is not a number has counted itself */
 }
 
+/* Counts the row among those of its class, and of the class of the first of the largest. */
+static void note_seen(const tt_loss_args *a, const float *x, int64_t label, bool right)
+{
+    int64_t d = a->d, most = 0;
+
+    a->seen[label]++;
+    if (right) { /* what is before it, and nothing is, would be the largest, or not a number */
+        a->seen[d + label]++;
+        a->seen[2 * d + label]++;
+        return;
+    }
+    for (int64_t k = 0; k < d; k++) {
+        if (isnan(x[k])) return;
+        if (x[k] > x[most]) most = k;
+    }
+    a->seen[d + most]++;
+}
+
 /* q of the row's k-th vector: see softmax_row. */
 static ALWAYS_INLINE vf softmax_q(const tt_loss_args *a, int row, int64_t k, int n)
 {
@@ -142,18 +160,96 @@ static void row_loss(tt_loss_args *a, int row)
         int64_t before = place_of(x, a->d, label);
         a->correct += before == 0;
         a->top5 += before < 5;
+        if (a->seen) note_seen(a, x, label, before == 0);
         if (a->class_weight) weight = a->class_weight[label];
     }
     a->weight += weight;
 }
 
+/* ---- Softmax of few classes, as of pixels: VW rows at once, a vector for each class ---- */
+
+enum { FEW = 16 }; /* classes at most */
+
+static ALWAYS_INLINE vf column(const float *x, int64_t step)
+{
+    vf v;
+    for (int i = 0; i < VW; i++) v[i] = x[i * step];
+    return v;
+}
+
+/* Which rows have the label at the first place, or among the first five. */
+static ALWAYS_INLINE void few_places(tt_loss_args *a, const vf *x, vf own, vi label, vi counts)
+{
+    vi before = {0};
+
+    for (int k = 0; k < a->d; k++) {
+        vi first = (~(x[k] <= own) & (label != k)) | ((x[k] == own) & (label > k));
+        before -= first;
+    }
+    for (int i = 0; i < VW; i++) {
+        a->rows -= counts[i];
+        a->correct -= counts[i] & (before[i] == 0 ? -1 : 0);
+        a->top5 -= counts[i] & (before[i] < 5 ? -1 : 0);
+    }
+}
+
+static void few_rows(tt_loss_args *a, int row)
+{
+    const int d = (int)a->d;
+    const float *from = a->x + (int64_t)row * d, even = a->smoothing / (float)d;
+    vf x[FEW], e[FEW], most = vset1(-INFINITY), sum = vzero(), dot = vzero(), own, share;
+    float rest = 0;
+    vi label, counts;
+
+    for (int k = 0; k < d; k++) {
+        x[k] = column(from + k, d);
+        most = vmax(x[k], most);
+    }
+    for (int i = 0; i < VW; i++) {
+        int32_t l = a->label[row + i];
+        label[i] = l;
+        TT_ASSERT(l < d);
+        own[i] = l < 0 ? 0 : from[i * d + l];
+        share[i] = l < 0 ? 0 : a->class_weight ? a->class_weight[l] : 1;
+        a->weight += (double)share[i];
+    }
+    counts = label >= 0;
+    for (int k = 0; k < d; k++) {
+        float q = even * (a->class_weight ? a->class_weight[k] : 1);
+        vf v = x[k] - most;
+        e[k] = vexp(v);
+        sum += e[k];
+        rest += q;
+        if (q != 0) dot += q * v; /* 0 log 0 is 0 */
+    }
+    share *= 1 - a->smoothing;
+    vf log_sum = vlog(sum), loss = vpick(share == 0, vzero(), share * (log_sum + (most - own)));
+    if (even > 0) loss += rest * log_sum - dot;
+    for (int i = 0; i < VW; i++) a->loss += counts[i] ? (double)loss[i] : 0;
+    few_places(a, x, own, label, counts);
+    for (int i = 0; i < VW && a->seen; i++)
+        if (label[i] >= 0)
+            note_seen(a, from + i * d, label[i], place_of(from + i * d, d, label[i]) == 0);
+    vf scale = (share + rest) / sum;
+    for (int k = 0; k < d && a->dx; k++) {
+        float q = even * (a->class_weight ? a->class_weight[k] : 1), *to = a->dx;
+        vf g = e[k] * scale - q - (vf)((vi)share & (label == k));
+        g = (vf)((vi)g & counts);
+        for (int i = 0; i < VW; i++) to[(int64_t)(row + i) * d + k] = g[i];
+    }
+}
+
 void TT_SIMD(loss)(tt_loss_args *a)
 {
+    const bool few = a->kind == TT_LOSS_SOFTMAX && a->label && a->d <= FEW;
+    int i = 0;
+
     a->loss = a->weight = 0;
     a->correct = a->top5 = a->rows = 0;
     TT_ASSERT(a->d > 0 && (a->label || a->target));
     TT_ASSERT(!a->label || a->kind != TT_LOSS_MSE);
     TT_ASSERT(!a->label || a->kind != TT_LOSS_BCE || a->d == 1);
     TT_ASSERT(a->label || a->kind != TT_LOSS_NLL);
-    for (int i = 0; i < a->n; i++) row_loss(a, i);
+    for (; few && i + VW <= a->n; i += VW) few_rows(a, i);
+    for (; i < a->n; i++) row_loss(a, i);
 }

@@ -155,11 +155,13 @@ size_t TT_SIMD(nhwc_scratch)(const tt_conv *c, int n)
     return more > most ? more : most;
 }
 
+/* Transposed, y is what dx of the convolution would be. */
 void TT_SIMD(nhwc_forward)(const tt_conv *c, const tt_conv_args *a)
 {
-    gather g = gather_forward(c, a->n);
+    gather g = c->turned ? gather_backward(c, a->n) : gather_forward(c, a->n);
 
-    g.in = a->x, g.out = a->y, g.packed = a->packed, g.bias = a->b;
+    g.in = a->x, g.out = a->y, g.bias = a->b, g.relu = c->relu;
+    g.packed = a->packed + (c->turned ? packed_forward(&c->win) : 0);
     TT_SIMD(nhwc_gather)(&g, a->scratch);
 }
 
@@ -194,17 +196,25 @@ static void bias_gradient(int64_t pixels, int o, const float *dy, float *db, boo
 void TT_SIMD(nhwc_backward)(const tt_conv *c, const tt_conv_args *a)
 {
     const tt_window *w = &c->win;
-    const int64_t pixels = (int64_t)a->n * w->oh * w->ow;
+    const bool turned = c->turned; /* then x and dy change places */
+    const int64_t pixels = (int64_t)a->n * (turned ? w->h * w->w : w->oh * w->ow);
+    const int outs = turned ? w->c : w->o;
 
-    if (c->relu) relu_mask(pixels * w->o, a->y, a->dy);
-    if (a->db) bias_gradient(pixels, w->o, a->dy, a->db, a->dw_add);
+    if (c->relu) relu_mask(pixels * outs, a->y, a->dy);
+    if (a->db) bias_gradient(pixels, outs, a->dy, a->db, a->dw_add);
     if (a->dw) {
-        weight d = {.win = w, .n = a->n, .x = a->x, .dy = a->dy, .dw = a->dw, .add = a->dw_add};
+        weight d = {.win = w,
+                    .n = a->n,
+                    .x = turned ? a->dy : a->x,
+                    .dy = turned ? a->x : a->dy,
+                    .dw = a->dw,
+                    .add = a->dw_add};
         TT_SIMD(nhwc_weight)(&d, a->scratch);
     }
     if (a->dx) {
-        gather g = gather_backward(c, a->n);
-        g.in = a->dy, g.packed = a->packed + packed_forward(w), g.out = a->dx, g.add = a->dx_add;
+        gather g = turned ? gather_forward(c, a->n) : gather_backward(c, a->n);
+        g.in = a->dy, g.out = a->dx, g.add = a->dx_add, g.relu = false;
+        g.packed = a->packed + (turned ? 0 : packed_forward(w));
         TT_SIMD(nhwc_gather)(&g, a->scratch);
     }
 }

@@ -15,6 +15,8 @@ void TT_SIMD(maxpool_forward)(const tt_pool_args *a);
 void TT_SIMD(maxpool_backward)(const tt_pool_args *a);
 void TT_SIMD(avgpool_forward)(const tt_pool_args *a);
 void TT_SIMD(avgpool_backward)(const tt_pool_args *a);
+void TT_SIMD(upsample_forward)(const tt_upsample_args *a);
+void TT_SIMD(upsample_backward)(const tt_upsample_args *a);
 
 void TT_SIMD(norm_sums)(const tt_norm_args *a);
 void TT_SIMD(norm_forward)(const tt_norm_args *a);
@@ -25,6 +27,26 @@ void TT_SIMD(layernorm_forward)(const tt_rows_args *a);
 void TT_SIMD(layernorm_backward)(const tt_rows_args *a);
 void TT_SIMD(softmax_forward)(const tt_rows_args *a, bool log);
 void TT_SIMD(softmax_backward)(const tt_rows_args *a, bool log);
+
+void TT_SIMD(embed_forward)(const tt_embed_args *a);
+void TT_SIMD(embed_backward)(const tt_embed_args *a);
+void TT_SIMD(bag_forward)(const tt_embed_args *a);
+void TT_SIMD(bag_backward)(const tt_embed_args *a);
+void TT_SIMD(sum_forward)(const tt_fold_args *a);
+void TT_SIMD(sum_backward)(const tt_fold_args *a);
+void TT_SIMD(fm_forward)(const tt_fold_args *a);
+void TT_SIMD(fm_backward)(const tt_fold_args *a);
+size_t TT_SIMD(interact_scratch)(const tt_interact_args *a);
+void TT_SIMD(interact_forward)(const tt_interact_args *a);
+void TT_SIMD(interact_backward)(const tt_interact_args *a);
+size_t TT_SIMD(attend_scratch)(const tt_attend_args *a);
+void TT_SIMD(attend_forward)(const tt_attend_args *a);
+void TT_SIMD(attend_backward)(const tt_attend_args *a);
+size_t TT_SIMD(recur_packed)(const tt_recur_args *a);
+void TT_SIMD(recur_pack)(const tt_recur_args *a, float *packed);
+size_t TT_SIMD(recur_scratch)(const tt_recur_args *a);
+void TT_SIMD(recur_forward)(const tt_recur_args *a);
+void TT_SIMD(recur_backward)(const tt_recur_args *a);
 
 void TT_SIMD(unary_forward)(tt_unary f, int64_t n, const float *x, float *y);
 void TT_SIMD(unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,

@@ -2,6 +2,12 @@
 #include "tensor/simd/table.h"
 #include "tensor/simd/vmath.h"
 
+/* x / 2 (1 + tanh u) is x sigmoid(2 u). */
+static ALWAYS_INLINE vf gelu_share(vf x)
+{
+    return vsigmoid(x * (x * x * (2 * 0.79788456f * 0.044715f) + 2 * 0.79788456f));
+}
+
 static ALWAYS_INLINE vf unary(tt_unary f, vf x)
 {
     vf density;
@@ -11,6 +17,8 @@ static ALWAYS_INLINE vf unary(tt_unary f, vf x)
         return vrelu(x);
     case TT_GELU:
         return x * vnormal(x, &density);
+    case TT_GELU_TANH:
+        return x * gelu_share(x);
     case TT_TANH:
         return vtanh(x);
     default:
@@ -29,6 +37,12 @@ static ALWAYS_INLINE vf unary_slope(tt_unary f, vf x, vf y)
         share = vnormal(x, &density);
         /* Far out the density is 0 before x is infinite. */
         return share + vpick(density == 0, vzero(), x * density);
+    case TT_GELU_TANH:
+        share = gelu_share(x);
+        density = share * (1.0f - share);
+        return share +
+               vpick(density == 0, vzero(),
+                     x * density * (x * x * (6 * 0.79788456f * 0.044715f) + 2 * 0.79788456f));
     case TT_TANH:
         return 1.0f - y * y;
     default:
@@ -53,6 +67,9 @@ void TT_SIMD(unary_forward)(tt_unary f, int64_t n, const float *x, float *y)
         break;
     case TT_GELU:
         forward(TT_GELU, n, x, y);
+        break;
+    case TT_GELU_TANH:
+        forward(TT_GELU_TANH, n, x, y);
         break;
     case TT_TANH:
         forward(TT_TANH, n, x, y);
@@ -83,6 +100,9 @@ void TT_SIMD(unary_backward)(tt_unary f, int64_t n, const float *x, const float 
         break;
     case TT_GELU:
         backward(TT_GELU, n, x, dy, dx, add);
+        break;
+    case TT_GELU_TANH:
+        backward(TT_GELU_TANH, n, x, dy, dx, add);
         break;
     case TT_TANH:
         backward(TT_TANH, n, y, dy, dx, add);

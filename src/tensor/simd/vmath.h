@@ -62,6 +62,19 @@ static ALWAYS_INLINE vf vlog1p(vf e)
     return 2 * s * (p * z + 1.0f);
 }
 
+/* Of numbers from 1 on; infinity and what is not a number become the latter. x = 2^n m with m from
+ * 3/4 to 3/2, and log m = 2 atanh((m - 1) / (m + 1)), as above. */
+static ALWAYS_INLINE vf vlog(vf x)
+{
+    vi n = ((vi)x - 0x3f400000) >> 23;
+    vf m = (vf)((vi)x - (n << 23)), whole = __builtin_convertvector(n, vf);
+    vf s = (m - 1.0f) / (m + 1.0f), z = s * s, p = z * (1 / 11.0f) + 1 / 9.0f;
+    p = p * z + 1 / 7.0f;
+    p = p * z + 1 / 5.0f;
+    p = p * z + 1 / 3.0f;
+    return 2 * s * (p * z + 1.0f) + whole * -2.12194440e-4f + whole * 0.693359375f + (x - x);
+}
+
 /* The distribution function of a normal variable, (1 + erf(x / sqrt 2)) / 2, within 2e-7, and its
  * density. Abramowitz and Stegun 7.1.26, used on the side where nothing cancels. */
 static ALWAYS_INLINE vf vnormal(vf x, vf *density)

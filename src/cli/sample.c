@@ -1,0 +1,215 @@
+/* sample: a model of tokens goes on with a text. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli.h"
+
+typedef struct sample_opts {
+    tt_opt_list set;
+    const char *weights, *prompt, *runs, *warmth;
+    double temperature; /* what `warmth` says */
+    int64_t tokens, top_k, seed, count, threads;
+    bool greedy, json;
+} sample_opts;
+
+static const tt_option options[] = {
+    {"prompt", 'p', TT_OPT_STRING, offsetof(sample_opts, prompt), "TEXT",
+     "what to go on with; by default from the start"},
+    {"tokens", 'n', TT_OPT_INT, offsetof(sample_opts, tokens), "N", "how many at most; 200"},
+    {"temperature", 0, TT_OPT_STRING, offsetof(sample_opts, warmth), "X",
+     "below 1 what is likely comes more often, above 1 less; 1"},
+    {"greedy", 0, TT_OPT_FLAG, offsetof(sample_opts, greedy), NULL, "always the likeliest"},
+    {"top-k", 'k', TT_OPT_INT, offsetof(sample_opts, top_k), "K",
+     "only of the K likeliest; 0: of all"},
+    {"seed", 0, TT_OPT_INT, offsetof(sample_opts, seed), "N", "another one, another text; 1"},
+    {"count", 0, TT_OPT_INT, offsetof(sample_opts, count), "N", "how many texts; 1"},
+    {"weights", 'w', TT_OPT_STRING, offsetof(sample_opts, weights), "FILE",
+     "a run, a checkpoint or a safetensors file; best: of a run, its best checkpoint"},
+    {"set", 's', TT_OPT_LIST, offsetof(sample_opts, set), "KEY=VALUE", "override a key of the job"},
+    {"threads", 't', TT_OPT_INT, offsetof(sample_opts, threads), "N",
+     "threads; 0: as the job says"},
+    {"runs", 0, TT_OPT_STRING, offsetof(sample_opts, runs), "DIR", "where run folders are; runs"},
+    {"json", 0, TT_OPT_FLAG, offsetof(sample_opts, json), NULL, "print JSON, a line for each text"},
+};
+
+enum { TOKENS_MOST = 10000000 };
+
+/* What is drawn from. */
+typedef struct urn {
+    const sample_opts *o;
+    uint64_t key, drawn;
+    float *score; /* (classes) */
+    int *order;
+    int classes;
+} urn;
+
+static const float *sorted_by;
+static int likelier_first(const void *a, const void *b)
+{
+    int x = *(const int *)a, y = *(const int *)b;
+
+    if (sorted_by[x] != sorted_by[y]) return sorted_by[x] < sorted_by[y] ? 1 : -1;
+    return x - y;
+}
+
+/* The next token, by the scores there are: the first whose share of the sum goes beyond a random
+ * number, likeliest first. */
+static int draw(urn *u)
+{
+    int kept = u->o->top_k > 0 && u->o->top_k < u->classes ? (int)u->o->top_k : u->classes, k = 0;
+    double sum = 0, at, most;
+
+    for (int i = 0; i < u->classes; i++) u->order[i] = i;
+    sorted_by = u->score;
+    qsort(u->order, (size_t)u->classes, sizeof *u->order, likelier_first);
+    if (u->o->greedy) return u->order[0];
+    most = u->score[u->order[0]];
+    for (int i = 0; i < kept; i++) sum += exp((u->score[u->order[i]] - most) / u->o->temperature);
+    at = tt_philox(u->key, 0, u->drawn++).v[0] * 0x1p-32 * sum;
+    for (; k < kept - 1; k++) {
+        at -= exp((u->score[u->order[k]] - most) / u->o->temperature);
+        if (at < 0) break;
+    }
+    return u->order[k];
+}
+
+/* The tokens so far; the model sees the last of them. */
+typedef struct text {
+    int32_t *token;
+    int64_t count, room, context;
+} text;
+
+static tt_err begin_text(const tt_data *d, const char *prompt, text *t)
+{
+    int edge = tt_data_edge(d);
+    int64_t n = 0, most = (int64_t)strlen(prompt) + 2;
+    tt_err err;
+
+    if (!t->token && !(t->token = malloc(tt_mul_size((size_t)(most + t->room), sizeof *t->token))))
+        tt_mem_out(0);
+    t->count = 0;
+    if (edge >= 0) t->token[t->count++] = edge;
+    if ((err = tt_data_encode(d, prompt, strlen(prompt), t->token + t->count, &n)))
+        return tt_context(err, "--prompt");
+    t->count += n;
+    if (!t->count) t->token[t->count++] = tt_data_first(d);
+    return TT_OK;
+}
+
+/* What the model is shown: the end of the text. When that has filled its context, half of it is
+ * left out, so that a window serves for several tokens to come. */
+static tt_err next_token(tt_use *u, urn *from, const text *t, int64_t *first, int *out)
+{
+    tt_err err;
+
+    if (t->count - *first > t->context) *first = t->count - (t->context + 1) / 2;
+    err = tt_use_next(u, t->token + *first, (int)(t->count - *first), from->score);
+    if (!err) *out = draw(from);
+    return err;
+}
+
+static tt_err write_text(tt_use *u, const tt_data *d, urn *from, text *t, tt_str *out, bool show)
+{
+    int64_t first = 0;
+    tt_err err = TT_OK;
+    int token;
+
+    for (int64_t i = 0; i < from->o->tokens && !err; i++) {
+        size_t was = out->size;
+        if ((err = next_token(u, from, t, &first, &token))) break;
+        if (token == tt_data_edge(d)) break;
+        t->token[t->count++] = token;
+        tt_data_decode(d, token, out);
+        if (!show || out->size == was) continue;
+        fwrite(out->data + was, 1, out->size - was, stdout);
+        fflush(stdout);
+    }
+    return err;
+}
+
+static tt_err sample(const sample_opts *o, cli_use *u)
+{
+    const tt_model *m = tt_use_model(u->use);
+    const char *prompt = o->prompt ? o->prompt : "";
+    text t = {.room = o->tokens, .context = tt_model_row(m).ids};
+    urn from = {.o = o, .classes = tt_model_wants(m).classes};
+    int64_t rows;
+    tt_err err = tt_use_count(u->use, TT_TRAIN, &rows);
+
+    if (err) return err;
+    from.score = malloc((size_t)from.classes * sizeof *from.score);
+    from.order = malloc((size_t)from.classes * sizeof *from.order);
+    if (!from.score || !from.order) tt_mem_out((size_t)from.classes * sizeof *from.score);
+    for (int64_t i = 0; i < o->count && !err; i++) {
+        tt_str out = {0};
+        from.key = tt_random_key((uint64_t)(o->seed + i), "sample");
+        from.drawn = 0;
+        if ((err = begin_text(tt_use_data(u->use), prompt, &t))) break;
+        if (!o->json) printf("%s", prompt);
+        err = write_text(u->use, tt_use_data(u->use), &from, &t, &out, !o->json);
+        if (o->json && !err)
+            cli_json_print(stdout,
+                           json_pack("{s:s, s:o, s:I}", "prompt", prompt, "text",
+                                     tt_json_text(out.data ? out.data : ""), "seed",
+                                     (json_int_t)(o->seed + i)),
+                           true);
+        else
+            printf("\n");
+        tt_str_free(&out);
+    }
+    free(t.token);
+    free(from.score);
+    free(from.order);
+    return err;
+}
+
+static int sample_run(const void *opts, int argc, const char **argv)
+{
+    sample_opts o = *(const sample_opts *)opts;
+    cli_use u = {0};
+    tt_err err;
+
+    (void)argc;
+    o.temperature = 1;
+    if (o.warmth && !tt_parse_number(o.warmth, &o.temperature)) o.temperature = 0;
+    if (!o.tokens) o.tokens = 200;
+    if (!o.count) o.count = 1;
+    if (!o.seed) o.seed = 1;
+    if (o.tokens < 0 || o.tokens > TOKENS_MOST || o.count < 0 || o.top_k < 0 ||
+        !(o.temperature > 0))
+        return cli_fail(tt_fail(TT_EINVAL,
+                                "--temperature is above 0, --tokens 1 to %d, --count and --top-k "
+                                "not below 0",
+                                TOKENS_MOST));
+    if ((err = cli_use_open(&(cli_use_opts){.job = argv[0],
+                                            .weights = o.weights,
+                                            .runs = o.runs,
+                                            .set = &o.set,
+                                            .threads = o.threads,
+                                            .batch = 1},
+                            &u)))
+        return cli_fail(err);
+    if (!(err = tt_use_check_next(u.use))) err = sample(&o, &u);
+    cli_use_close(&u);
+    return err ? cli_fail(err) : 0;
+}
+
+const tt_command cli_sample = {
+    .name = "sample",
+    .args = "JOB|RUN",
+    .args_least = 1,
+    .args_most = 1,
+    .brief = "go on with a text",
+    .about = "Of a model that was trained to say what token comes next: goes on with the prompt, "
+             "token by token, each drawn by the model's own probabilities. With the same seed it "
+             "is the same text. A model of lines ends where a line does.",
+    .examples =
+        (const char *const[]){"tutti sample last", "from the start",
+                              "tutti sample last --prompt 'ROMEO:' -n 500", "go on with that",
+                              "tutti sample last --temperature 0.8 --top-k 40",
+                              "only what is likely", NULL},
+    CLI_OPTIONS(options),
+    .out_size = sizeof(sample_opts),
+    .run = sample_run,
+};

@@ -1,0 +1,58 @@
+/* run: what run.c and perform.c share of a run; private to model/. */
+#ifndef TT_RUN_H
+#define TT_RUN_H
+
+#include "calls.h"
+
+struct tt_run {
+    const tt_model *m;
+    int most; /* samples it has room for                     */
+    bool train;
+    char *memory;
+    size_t bytes;
+    int64_t *offset; /* of each buffer; -1: not there               */
+    tt_pass pass;
+    tt_batch in;
+    float *grad;
+    bool add;
+    uint64_t seed;
+    int time, phase; /* see calls.h; phase 1: a norm has its sums   */
+    tt_result result;
+    int64_t *seen;   /* of the classes of pixels: tt_run_seen; NULL: none are judged */
+    tt_fault *fault; /* where to tell of numbers that are none; NULL: nobody asks */
+};
+
+/* perform.c: make a call. True: it needs a sum first, and is made again in the next phase. */
+bool perform_forward(tt_run *r, const call *c, int phase);
+bool perform_backward(tt_run *r, const call *c, int phase);
+bool norm_uses_batch(const tt_run *r, const call *c); /* else its running statistics */
+
+static inline void *at_buffer(const tt_run *r, int buf)
+{
+    return buf < 0 || r->offset[buf] < 0 ? NULL : r->memory + r->offset[buf];
+}
+
+/* Tensor 0 is the batch itself; nothing writes to it. */
+static inline float *act(const tt_run *r, int t)
+{
+    return t ? at_buffer(r, r->m->tensors[t].act) : (float *)(uintptr_t)r->in.x;
+}
+
+static inline float *grad(const tt_run *r, int t)
+{
+    return at_buffer(r, r->m->tensors[t].grad);
+}
+
+/* Samples that a buffer has room for: whole slices of lanes. */
+static inline int rounded(const tt_model *m, int n)
+{
+    int lanes = m->k->lanes ? m->k->lanes : 1;
+    return (n + lanes - 1) / lanes * lanes;
+}
+
+static inline int slices(const tt_run *r)
+{
+    return r->m->k->lanes ? (r->in.n + r->m->k->lanes - 1) / r->m->k->lanes : 0;
+}
+
+#endif

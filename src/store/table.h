@@ -1,0 +1,64 @@
+/* table: records that are too many to be kept twice: changed in place, with a log of what they
+ * were.
+ *
+ *   tt_table_open -> [tt_table_begin(step) -> tt_table_reserve -> tt_table_change(row) -> write to
+ * it
+ *   ...] -> tt_table_close;    tt_table_back: to what it was before the step of the log
+ *
+ * A table has rows of a fixed number of floats each, its records: weights, and what an optimiser
+ * keeps of them. Rows that were never changed are not there, and take no memory. It lies in memory
+ * that is gone with the process, or in a file of the vault, beside the slot whose owner has it: who
+ * holds the slot's lock may change it, and nobody else looks meanwhile.
+ *
+ * What it must hold, wherever the process is killed:
+ * (1) A row that was changed since begin is in the log as it was, or is as it was.
+ * (2) The log says of which step it is, from before the first change of that step. Going back twice
+ *     is going back once.
+ * (3) What is written to was reserved before: no room is an error, not a signal.
+ *
+ * The dense state that goes with it has two halves (commit.h). A step's log is begun when its half
+ * is: then nobody will go back further. So what of the two is committed needs no second word: a
+ * world that goes on from step s takes the table back if its log is of a later step. */
+#ifndef TT_TABLE_H
+#define TT_TABLE_H
+
+#include "base/base.h"
+
+typedef struct tt_table_shape {
+    int64_t rows;
+    int floats;   /* of a record */
+    int parts;    /* that may be changed side by side: one thread each ...    */
+    int64_t most; /* ... and no more rows in a step than this, of each part   */
+} tt_table_shape;
+
+typedef struct tt_table tt_table;
+/* `path` NULL: in memory. A file that is there with the same key and shape keeps its content; else
+ * it is made new. TT_EENV: no room for the log. */
+tt_err tt_table_open(const char *path, const tt_table_shape *shape, uint64_t key, tt_table **out);
+
+/* A record; NULL: the row is not there. Valid until close. */
+const float *tt_table_look(const tt_table *t, int64_t row);
+/* The first row from this one on that is there; -1: none is. */
+int64_t tt_table_next(const tt_table *t, int64_t row);
+int64_t tt_table_count(const tt_table *t); /* of rows that are there */
+
+/* From here on changes are those of this step. One thread. */
+void tt_table_begin(tt_table *t, int64_t step);
+/* Memory for these rows, and room for them in the log. Any thread, each for its own part.
+ * TT_ENOMEM, and nothing has changed, if there is not enough. */
+tt_err tt_table_reserve(tt_table *t, int part, const int32_t *row, int64_t n);
+/* The record, to be written to: what it was is in the log. Rows were reserved; no row is changed by
+ * two parts, or twice, in a step. *fresh: it was not there, and is zeros. */
+float *tt_table_change(tt_table *t, int part, int64_t row, bool *fresh);
+/* The step whose changes the log has; -1: none. */
+int64_t tt_table_step(const tt_table *t);
+/* All of them are taken back, and the log is empty. */
+void tt_table_back(tt_table *t);
+
+/* What a row adds to the table's hash, which is the sum over its rows, modulo 2^64. */
+uint64_t tt_table_row_hash(int64_t row, const float *record, int floats);
+uint64_t tt_table_hash(const tt_table *t); /* of all rows: goes over them */
+
+void tt_table_close(tt_table *t); /* the file stays; accepts NULL */
+
+#endif

@@ -1,0 +1,180 @@
+/* Text in windows and in lines: which tokens are where, and what is no text. */
+#include "data/source.h"
+#include "data_help.h"
+
+static tt_data_want tokens(int64_t ids, int classes)
+{
+    static int64_t rows[64];
+
+    for (int i = 0; i < 64; i++) rows[i] = classes;
+    return (tt_data_want){
+        .input = {1, {0}}, .ids = ids, .id_rows = rows, .classes = classes, .labels = ids};
+}
+
+static tt_err open_with(const char *job, tt_data_want want, tt_tree **tree, tt_data **out)
+{
+    EXPECT_OK(tt_tree_parse("job", job, strlen(job), tree));
+    return tt_data_open(tt_tree_root(*tree), &want, 1, out);
+}
+
+/* Sample i of a split as text: its ids, then its labels, a dot for none. */
+static const char *sample(const tt_data *d, tt_split split, int64_t i, int64_t pass, bool moved)
+{
+    static char text[256];
+    static int32_t ids[64], label[64];
+    int64_t n = tt_data_count(d, split), w = d->want.ids;
+    tt_order o = {.count = n, .batch = 1, .by_pass = true, .augment = moved};
+    tt_batch b = {.ids = ids, .label = label};
+    tt_str out = {0};
+
+    EXPECT_OK(tt_data_fill(d, split, &o, pass * n + i, 0, 1, &b));
+    for (int k = 0; k < w; k++) tt_data_decode(d, ids[k], &out);
+    tt_str_add(&out, "|");
+    for (int k = 0; k < w; k++)
+        if (label[k] < 0)
+            tt_str_add(&out, ".");
+        else
+            tt_data_decode(d, label[k], &out);
+    snprintf(text, sizeof text, "%s", out.data);
+    tt_str_free(&out);
+    return text;
+}
+
+TT_TEST(text, windows_follow_one_another_and_labels_are_one_further_on)
+{
+    tt_tree *tree;
+    tt_data *d;
+
+    write_text("abc.txt", "hello world, hello");
+    EXPECT_OK(
+        open_with("{dir: '', train: {format: text, file: abc.txt}}", tokens(4, 10), &tree, &d));
+    EXPECT_INT(4, tt_data_count(d, TT_TRAIN)); /* 18 characters: 17 have one behind them */
+    EXPECT_STR("hell|ello", sample(d, TT_TRAIN, 0, 0, false));
+    EXPECT_STR("o wo| wor", sample(d, TT_TRAIN, 1, 0, false));
+    EXPECT_STR("rld,|ld, ", sample(d, TT_TRAIN, 2, 0, false));
+    EXPECT_NEAR(1, tt_data_token_bytes(d), 0);
+    tt_data_close(d);
+    tt_tree_close(tree);
+}
+
+/* Every pass moves all windows by as much, another one by something else, and none leaves the text.
+ */
+TT_TEST(text, each_pass_cuts_it_elsewhere)
+{
+    tt_tree *tree;
+    tt_data *d;
+    char text[4 * 26 + 2] = "", first[64];
+    int moved = 0;
+
+    for (int i = 0; i < 4 * 26 + 1; i++) text[i] = (char)('a' + i % 26);
+    write_text("abc.txt", text);
+    EXPECT_OK(open_with("{dir: '', train: {format: text, file: abc.txt}, val: {split: 0.2}}",
+                        tokens(4, 26), &tree, &d));
+    int64_t n = tt_data_count(d, TT_TRAIN);
+    EXPECT_INT(21, n);
+    EXPECT_INT(5, tt_data_count(d, TT_VAL));
+    for (int pass = 0; pass < 8; pass++) {
+        snprintf(first, sizeof first, "%s", sample(d, TT_TRAIN, 0, pass, true));
+        moved += first[0] != 'a';
+        for (int64_t i = 0; i < n; i++) {
+            const char *s = sample(d, TT_TRAIN, i, pass, true);
+            EXPECT(s[1] == 'a' + (s[0] - 'a' + 1) % 26 && s[5] == s[1]);
+            if (i < n - 1) EXPECT_INT((first[0] - 'a' + 4 * i) % 26, s[0] - 'a');
+        }
+        /* What is validated on is behind it, and no window of the rest reaches into it. */
+        EXPECT_STR("ghij|hijk", sample(d, TT_VAL, 0, pass, false));
+        EXPECT(sample(d, TT_TRAIN, n - 1, pass, true)[0] <= 'c');
+    }
+    EXPECT(moved > 3);
+    tt_data_close(d);
+    tt_tree_close(tree);
+}
+
+TT_TEST(text, lines_have_edges_and_what_is_left_has_no_labels)
+{
+    tt_tree *tree;
+    tt_data *d;
+
+    write_text("names.txt", "ann\r\nbo\n\nmia");
+    EXPECT_OK(
+        open_with("{dir: '', train: {format: lines, file: names.txt}}", tokens(5, 27), &tree, &d));
+    EXPECT_INT(3, tt_data_count(d, TT_TRAIN));
+    EXPECT_STR("\nann\n|ann\n.", sample(d, TT_TRAIN, 0, 0, false));
+    EXPECT_STR("\nbo\n\n|bo\n..", sample(d, TT_TRAIN, 1, 0, false));
+    EXPECT_STR("\nmia\n|mia\n.", sample(d, TT_TRAIN, 2, 0, false));
+    EXPECT_INT(6, tt_data_edge(d)); /* a b i m n o */
+    tt_data_close(d);
+    tt_tree_close(tree);
+}
+
+TT_TEST(text, characters_are_those_of_the_training_text)
+{
+    static const char job[] =
+        "{dir: '', train: {format: text, file: train.txt}, val: {format: text, "
+        "file: val.txt}}";
+    tt_tree *tree;
+    tt_data *d;
+    int32_t ids[16];
+    int64_t n;
+
+    write_text("train.txt", "naïve café — z");
+    write_text("val.txt", "fézéanv");
+    EXPECT_OK(open_with(job, tokens(3, 20), &tree, &d));
+    EXPECT_STR("féz|ézé", sample(d, TT_VAL, 0, 0, false));
+    EXPECT_OK(tt_data_encode(d, "éa", strlen("éa"), ids, &n));
+    EXPECT_INT(2, n);
+    EXPECT_ERR(TT_EDATA, tt_data_encode(d, "ax", 2, ids, &n));
+    EXPECT_MESSAGE("'x' is nowhere in the training text");
+    tt_data_close(d);
+    tt_tree_close(tree);
+    write_text("val.txt", "féz\nq");
+    EXPECT_ERR(TT_EDATA, open_with(job, tokens(3, 20), &tree, &d));
+    EXPECT_MESSAGE("val.txt: line 1 has");
+    tt_tree_close(tree);
+}
+
+TT_TEST(text, bytes_are_tokens_too)
+{
+    tt_tree *tree;
+    tt_data *d;
+
+    write_text("abc.txt", "caf\xe9 au lait");
+    EXPECT_ERR(TT_EDATA, open_with("{dir: '', train: {format: text, file: abc.txt}}",
+                                   tokens(4, 300), &tree, &d));
+    EXPECT_MESSAGE("abc.txt: line 1 (byte 3) is not UTF-8: say tokens: bytes");
+    tt_tree_close(tree);
+    EXPECT_OK(open_with("{dir: '', train: {format: text, file: abc.txt, tokens: bytes}}",
+                        tokens(4, 256), &tree, &d));
+    EXPECT_STR("caf\xe9|af\xe9 ", sample(d, TT_TRAIN, 0, 0, false));
+    tt_data_close(d);
+    tt_tree_close(tree);
+}
+
+TT_TEST(text, what_does_not_fit_is_told)
+{
+    static const struct {
+        const char *text, *job, *message;
+        int64_t ids;
+        int classes;
+    } bad[] = {
+        {"abcdef", "{dir: '', train: {format: text, file: t}}", "has 6 tokens, but the model's", 2,
+         5},
+        {"abc", "{dir: '', train: {format: text, file: t}}",
+         "a window takes 3 and the one behind it", 3, 9},
+        {"", "{dir: '', train: {format: text, file: t}}", "t has 0 tokens", 3, 9},
+        {"", "{dir: '', train: {format: lines, file: t}}", "no lines in it", 3, 9},
+        {"abc\nabcde\n", "{dir: '', train: {format: lines, file: t}}", "line 2 has", 5, 9},
+        {"abc", "{dir: '', train: {format: text, file: t, tokens: words}}", "must be bytes, chars or gpt2", 2, 9},
+    };
+
+    for (int i = 0; i < TT_COUNT(bad); i++) {
+        tt_tree *tree;
+        tt_data *d;
+        write_text("t", bad[i].text);
+        if (!open_with(bad[i].job, tokens(bad[i].ids, bad[i].classes), &tree, &d))
+            FAIL("'%s' was taken", bad[i].text);
+        if (!strstr(tt_message(), bad[i].message))
+            FAIL("'%s' lacks '%s'", tt_message(), bad[i].message);
+        tt_tree_close(tree);
+    }
+}
