@@ -207,8 +207,8 @@ tt_err tt_job_settle(tt_tree *job);
 typedef struct tt_use tt_use;
 typedef struct tt_use_opts {
     tt_tree *job;
-    const char *weights; /* run folder, checkpoint folder or safetensors file. model.rename is
-                          * for files of others: what we saved has our names already        */
+    const char *weights; /* as tt_weights_load takes them. model.rename is for files of others:
+                          * what we saved has our names already                             */
     const float *params; /* or weights in memory, as tt_train_params gives them; copied     */
     bool partial;
     const char *layer;  /* whose output is wanted; NULL: the last                          */
@@ -232,15 +232,19 @@ const tt_model *tt_use_model(const tt_use *u);
 const tt_data *tt_use_data(const tt_use *u); /* the split used last; NULL before */
 const float *tt_use_params(const tt_use *u);
 tt_err tt_use_export(const tt_use *u, const char *path);
+/* As Hugging Face's GPT2LMHeadModel has it: model.safetensors and config.json in a folder, which is
+ * made. TT_EINVAL: the model is no GPT-2, and why. */
+tt_err tt_use_export_hf(const tt_use *u, const char *folder);
 void tt_use_close(tt_use *u);
 
 /* What the model's losses want of the data. */
 tt_data_want tt_job_want(const tt_model *m);
 
-/* Loads weights into params by name: a run folder, a checkpoint folder or a safetensors file. Names
- * are mapped by the rename rules first (NULL: none). Unless partial, every name on both sides must
- * match, else TT_ECKPT listing them. */
-tt_err tt_weights_load(const char *path, const tt_node *rename, bool partial,
-                       const tt_param *params, int count, float *w);
+/* Loads the model's weights by name into w: from a run folder, a checkpoint folder, a safetensors
+ * file or a folder with a model.safetensors. Names are mapped by the rename rules first (NULL:
+ * none); what Hugging Face stores of a GPT-2 is known by its names and shapes, and mapped, too
+ * (hf.h). Unless partial, every name on both sides must match, else TT_ECKPT listing them. */
+tt_err tt_weights_load(const char *path, const tt_node *rename, bool partial, const tt_model *m,
+                       float *w);
 
 #endif

@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "hf.h"
 #include "trainer.h"
 
 struct tt_use {
@@ -25,14 +25,17 @@ struct tt_use {
     tt_use_opts o;
 };
 
-/* A folder is a run or a checkpoint; a file beside a manifest is part of one. */
+/* A folder of a run has checkpoints, one of a checkpoint a manifest; a file beside a manifest is
+ * part of one. */
 static bool is_ours(const char *weights)
 {
     const char *slash = strrchr(weights, '/');
     char path[4300];
-    struct stat st;
 
-    if (!stat(weights, &st) && S_ISDIR(st.st_mode)) return true;
+    snprintf(path, sizeof path, "%s/manifest.json", weights);
+    if (tt_file_exists(path)) return true;
+    snprintf(path, sizeof path, "%s/checkpoints", weights);
+    if (tt_file_exists(path)) return true;
     snprintf(path, sizeof path, "%.*smanifest.json", slash ? (int)(slash - weights + 1) : 0,
              weights);
     return tt_file_exists(path);
@@ -43,7 +46,7 @@ static tt_err load_weights(tt_use *u, const tt_use_opts *o)
     const tt_node *rename = tt_node_get(u->job.model, "rename");
 
     if (is_ours(o->weights) || (rename && tt_node_is_null(rename))) rename = NULL;
-    return tt_weights_load(o->weights, rename, o->partial, u->params, u->param_count, u->w);
+    return tt_weights_load(o->weights, rename, o->partial, u->model, u->w);
 }
 
 tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
@@ -325,6 +328,11 @@ tt_err tt_use_export(const tt_use *u, const char *path)
     err = tt_tensors_write(path, e, u->param_count, NULL, NULL);
     free(e);
     return err;
+}
+
+tt_err tt_use_export_hf(const tt_use *u, const char *folder)
+{
+    return hf_write(u->model, u->w, folder);
 }
 
 void tt_use_close(tt_use *u)
