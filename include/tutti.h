@@ -158,6 +158,7 @@ typedef struct tutti_progress {
     bool validated, saved, epoch_end; /* happened with this step */
     const char *save_trouble;         /* NULL, or why the last checkpoint could not be written */
     const char *end;                  /* NULL, or why there is nothing left: "done", "early stop" */
+    double tokens_per_s;              /* where tokens are judged, those with a label; else 0 */
 } tutti_progress;
 
 /* The whole training: open, all steps, finish, close. `options`, `last` (the progress at the end;

@@ -180,7 +180,8 @@ static tutti_progress progress_from(const tt_progress *p)
                             .saved = p->saved,
                             .epoch_end = p->epoch_end,
                             .save_trouble = p->save_trouble,
-                            .end = p->end};
+                            .end = p->end,
+                            .tokens_per_s = p->tokens_per_s};
 }
 
 static tt_err check_trainer(const tutti_trainer *t, const char *what)

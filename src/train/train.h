@@ -115,6 +115,7 @@ typedef struct tt_progress {
     double loss_mean;     /* of the epoch so far (average: as far as it was heard of)    */
     double lr, grad_norm;
     double samples_per_s; /* training alone, steady state                                */
+    double tokens_per_s;  /* where tokens are judged: those that have a label; else 0    */
     double step_s, data_s, forward_s, backward_s, wait_s,
         optim_s;        /* of this step, on this rank; wait: for the others           */
     int64_t bytes_sent; /* by this rank to other hosts                                 */
