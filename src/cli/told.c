@@ -155,8 +155,11 @@ static void show_next(const json_t *start, const json_t *s, bool done)
     cli_quote(cli_program, &p);
     cli_quote(text_in(s, "run"), &r);
     printf("\nNext:\n");
-    if (count_in(start, "val_samples"))
-        printf("  %s eval %s\n  %s predict %s --limit 10\n", p.data, r.data, p.data, r.data);
+    if (count_in(start, "val_samples")) printf("  %s eval %s\n", p.data, r.data);
+    if (json_object_get(s, "tokens_per_s"))
+        printf("  %s sample %s\n", p.data, r.data);
+    else if (count_in(start, "val_samples"))
+        printf("  %s predict %s --limit 10\n", p.data, r.data);
     printf("  %s train --resume %s", p.data, r.data);
     show_workers(stdout, start);
     if (done && json_is_true(json_object_get(start, "by_steps")))
