@@ -46,7 +46,8 @@ static void leave_log(const tutti_trainer *t)
 
 static tt_data_rows rows_from(const tutti_rows *r)
 {
-    return (tt_data_rows){.x = r->x, .label = r->label, .target = r->target, .n = r->count};
+    return (tt_data_rows){
+        .x = r->x, .ids = r->ids, .label = r->label, .target = r->target, .n = r->count};
 }
 
 static bool holds_run(const char *path)

@@ -220,7 +220,9 @@ tt_err tt_use_eval(tt_use *u, tt_split split, tt_metrics *out);
 tt_err tt_use_eval_rows(tt_use *u, const tt_data_rows *rows, tt_metrics *out);
 /* Outputs of rows [first, first + n) of a split, in order, (n, features). */
 tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *out);
-tt_err tt_use_predict_rows(tt_use *u, const float *x, int n, float *out);
+/* Of rows in memory: x is (n, features), ids (n, ids), NULL where a row has none of them. TT_EINVAL
+ * names the row whose ids are beyond their tables. */
+tt_err tt_use_predict_rows(tt_use *u, const float *x, const int32_t *ids, int n, float *out);
 int64_t tt_use_features(const tt_use *u);
 /* Of a model of tokens: the scores of what may come behind these n, of which there are no more than
  * its context has, into out (classes). The first says why a model is none. */
