@@ -106,10 +106,13 @@ FUZZ_TARGETS := $(patsubst tests/fuzz/%_fuzz.c,%,$(wildcard tests/fuzz/*_fuzz.c)
 $(B)/replay-%: tests/fuzz/%_fuzz.c tests/fuzz/replay.c $(B)/libtutti.a
 	$(CC) $(ALL_CFLAGS) -o $@ tests/fuzz/$*_fuzz.c tests/fuzz/replay.c $(B)/libtutti.a $(LDFLAGS) $(LDLIBS)
 replays: $(FUZZ_TARGETS:%=$(B)/replay-%)
+# Weights are loaded into a model, for which model/ and the kernels will do as they are.
+FUZZ_SRC_hf  := src/train/hf.c src/train/weights.c
+build-fuzz/fuzz-hf: $(call objs_of,model) $(filter-out %/shape.o,$(call objs_of,tensor)) $(SIMD_OBJS)
 build-fuzz/fuzz-%: tests/fuzz/%_fuzz.c
 	@mkdir -p $(@D)
 	clang -g -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize=function -Wno-unknown-attributes -std=gnu11 -DTT_VERSION='"fuzz"' $(if $(filter libpcre2-8,$(PKGS)),-DTT_HAVE_PCRE2) -Isrc -Iinclude \
-	    $(PKG_CFLAGS) -o $@ $< src/base/*.c src/comm/*.c src/cluster/*.c src/data/*.c src/store/*.c src/tensor/shape.c $(LDLIBS) -lpthread
+	    $(PKG_CFLAGS) -o $@ $< src/base/*.c src/comm/*.c src/cluster/*.c src/data/*.c src/store/*.c src/tensor/shape.c $(FUZZ_SRC_$*) $(filter %.o,$^) $(LDLIBS) -lpthread
 fuzz:
 	tools/setup fuzz
 	+tools/fuzz $(FUZZ_S) $(FUZZ_TARGETS)

@@ -122,8 +122,11 @@ typedef struct tutti_rows { /* samples in memory: chapter 4 */
     int64_t count;
     const float *x;       /* (count, numbers of the model's input) */
     const int32_t *label; /* (count), for losses that compare classes; -1: has none. Where each
-                             pixel of an image is judged: (count, height, width) */
+                             pixel of an image is judged: (count, height, width); each position of
+                             a sequence: (count, positions) */
     const float *target;  /* (count, numbers of the output), for losses that compare numbers */
+    const int32_t *ids;   /* (count, ids of the model's input): tokens or categories, as rows of its
+                             tables, from 0; -1: none */
 } tutti_rows;
 
 typedef struct tutti_options { /* zero it ({0}), then set what you need */
@@ -158,6 +161,7 @@ typedef struct tutti_progress {
     bool validated, saved, epoch_end; /* happened with this step */
     const char *save_trouble;         /* NULL, or why the last checkpoint could not be written */
     const char *end;                  /* NULL, or why there is nothing left: "done", "early stop" */
+    double tokens_per_s;              /* where tokens are judged, those with a label; else 0 */
 } tutti_progress;
 
 /* The whole training: open, all steps, finish, close. `options`, `last` (the progress at the end;
@@ -213,7 +217,8 @@ TUTTI_API tutti_status tutti_job_new(const char *name, tutti_job **out);
  * a printf format. Layers without `name:` are called by kind and number: conv1, conv2. */
 TUTTI_API tutti_status tutti_job_layer(tutti_job *job, const char *fmt, ...) TUTTI_PRINTF(2, 3);
 
-/* The job's model with weights from a run, a checkpoint or a .safetensors file; NULL: fresh ones.
+/* The job's model with weights from a run, a checkpoint, a .safetensors file or a folder with a
+ * model.safetensors (a GPT-2 of Hugging Face is known by its names); NULL: fresh ones.
  * `layer` names the layer whose output is wanted, for embeddings; NULL: the last. The job needs no
  * `train` for this, is copied, and may be closed at once. */
 TUTTI_API tutti_status tutti_model_open(const tutti_job *job, const char *weights,
@@ -227,14 +232,18 @@ typedef struct tutti_shape { /* of a sample, or a parameter: rank 1 to 6 */
 /* The product; 0 if it is no shape, or too large. */
 TUTTI_API int64_t tutti_shape_count(tutti_shape s);
 
-/* What predict takes and gives for a row. 0 numbers for NULL. */
+/* What predict takes and gives for a row. 0 numbers for NULL, and where a row has ids alone. */
 TUTTI_API tutti_shape tutti_model_input(const tutti_model *m);
+TUTTI_API int64_t tutti_model_ids(const tutti_model *m); /* ids of a row; 0: none */
 TUTTI_API tutti_shape tutti_model_output(const tutti_model *m);
 
 /* Outputs of `rows` rows: x is (rows, input), y has room for (rows, output); what the last layer
  * gives, so logits where the loss takes logits. Values are as the model was trained on: what
  * `data.normalize` did to files is yours to do here. */
 TUTTI_API tutti_status tutti_model_predict(tutti_model *m, const float *x, int64_t rows, float *y);
+/* The same for a model whose rows have ids, or numbers and ids; label and target are not looked at.
+ * An id that is beyond its table is TUTTI_EINVAL and names the row. */
+TUTTI_API tutti_status tutti_model_predict_rows(tutti_model *m, const tutti_rows *rows, float *y);
 
 /* Loss and accuracy over rows, or with NULL over the job's validation data (`data.val`), which is
  * read at the first such call. */
@@ -334,7 +343,9 @@ TUTTI_API tutti_status tutti_layer_check(const char *layer, tutti_shape in, doub
  * Nothing is copied: x is read while training goes on, in an order shuffled anew each epoch. The
  * loss decides what is needed: softmax_cross_entropy and nll want labels 0 .. classes-1, mse and
  * bce want targets (bce over one output: labels 0 and 1), a loss with `target: input` neither. A
- * row with label -1, or with NAN as its first target, counts only for losses that need none. Rows
+ * row with label -1, or with NAN as its first target, counts only for losses that need none. A
+ * model with `input: {ids: 8}` takes `ids` instead of x, or beside it. Of tokens the label of each
+ * is the one that follows: `tutti_model_predict_rows` then gives (rows, positions, tokens). Rows
  * are checked when a trainer opens, or an eval begins: what does not fit is TUTTI_EINVAL and names
  * the row. The struct itself stands in chapter 1. */
 

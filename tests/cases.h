@@ -120,6 +120,7 @@ static const tt_case tt_cases[] = {
     {"dense of a sequence", "[5, 12]", "- dense: {out: 7}", 4},
     {"dense layers of a sequence", "[6, 20]", "- dense: {out: 33}\n- relu\n- dense: {out: 9}", 5},
     {"positions", "[5, 6]", "- dense: {out: 6}\n- positions", 4},
+    {"more positions than are used", "[5, 6]", "- dense: {out: 6}\n- positions: {count: 9}", 4},
     {"attention", "[7, 24]", "- dense: {out: 24}\n- attention: {heads: 2}", 3},
     {"attention to all", "[9, 48]", "- dense: {out: 48}\n- attention: {heads: 2, causal: false}",
      3},

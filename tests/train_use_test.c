@@ -163,9 +163,9 @@ static int predict_in_little_memory(void)
     if (tt_tree_parse("job", wide_text, strlen(wide_text), &job)) return 7;
     if (tt_use_open(&(tt_use_opts){.job = job, .threads = 1}, &u)) return 6;
     for (int i = 0; i < 3; i++) {
-        if (tt_use_predict_rows(u, x, 64, y) != TT_ENOMEM) return 5;
+        if (tt_use_predict_rows(u, x, NULL, 64, y) != TT_ENOMEM) return 5;
         if (!strstr(tt_message(), "a smaller batch or fewer threads need less")) return 4;
-        if (tt_use_predict_rows(u, x, 1, y)) return 3;
+        if (tt_use_predict_rows(u, x, NULL, 1, y)) return 3;
     }
     tt_use_close(u);
     tt_tree_close(job);
@@ -194,11 +194,11 @@ TT_TEST(use, any_number_of_rows_after_any_other_gives_the_same)
 
     for (int i = 0; i < 800; i++) x[i] = (float)(i * 37 % 101) / 50 - 1;
     EXPECT_OK(use(NULL, NULL, &job, &u));
-    EXPECT_OK(tt_use_predict_rows(u, x, 200, all));
+    EXPECT_OK(tt_use_predict_rows(u, x, NULL, 200, all));
     tt_use_close(u);
     EXPECT_OK(tt_use_open(&(tt_use_opts){.job = job, .threads = 3}, &u));
     for (int k = 0; k < TT_COUNT(sizes); k++) {
-        EXPECT_OK(tt_use_predict_rows(u, x, sizes[k], some));
+        EXPECT_OK(tt_use_predict_rows(u, x, NULL, sizes[k], some));
         for (int i = 0; i < 3 * sizes[k]; i++) EXPECT_NEAR(all[i], some[i], 1e-6);
     }
     tt_use_close(u);

@@ -114,22 +114,46 @@ static tt_err check_model(const tutti_model *m, const char *what)
     return m ? TT_OK : tt_fail(TT_EINVAL, "%s: there is no model: NULL was given", what);
 }
 
+int64_t tutti_model_ids(const tutti_model *m)
+{
+    return m ? tt_model_row(tt_use_model(m->use)).ids : 0;
+}
+
+static tt_err predict(tutti_model *m, const tutti_rows *r, float *y)
+{
+    tt_row row = tt_model_row(tt_use_model(m->use));
+    int64_t out = tt_use_features(m->use);
+    tt_err err = TT_OK;
+
+    for (int64_t at = 0; at < r->count && !err; at += CHUNK_ROWS) {
+        int n = (int)(r->count - at < CHUNK_ROWS ? r->count - at : CHUNK_ROWS);
+        err = tt_use_predict_rows(m->use, r->x ? r->x + at * row.features : NULL,
+                                  r->ids ? r->ids + at * row.ids : NULL, n, y + at * out);
+        if (err == TT_EINVAL && at)
+            err = tt_context(err, "of the rows from %lld on", (long long)at);
+    }
+    return err;
+}
+
 tutti_status tutti_model_predict(tutti_model *m, const float *x, int64_t rows, float *y)
 {
     tt_err err = check_model(m, "tutti_model_predict");
-    int64_t in, out;
 
     if (!err && rows < 0)
         err = tt_fail(TT_EINVAL, "tutti_model_predict: %lld rows", (long long)rows);
     if (!err && rows && (!x || !y)) err = tt_fail(TT_EINVAL, "tutti_model_predict: x or y is NULL");
-    if (err) return status_of(err);
-    in = tt_shape_count(tt_model_input(tt_use_model(m->use)));
-    out = tt_use_features(m->use);
-    for (int64_t at = 0; at < rows && !err; at += CHUNK_ROWS) {
-        int n = (int)(rows - at < CHUNK_ROWS ? rows - at : CHUNK_ROWS);
-        err = tt_use_predict_rows(m->use, x + at * in, n, y + at * out);
-    }
-    return status_of(err);
+    return status_of(err ? err : predict(m, &(tutti_rows){.count = rows, .x = x}, y));
+}
+
+tutti_status tutti_model_predict_rows(tutti_model *m, const tutti_rows *rows, float *y)
+{
+    tt_err err = check_model(m, "tutti_model_predict_rows");
+
+    if (!err && !rows) err = tt_fail(TT_EINVAL, "tutti_model_predict_rows: rows is NULL");
+    if (!err && rows->count < 0)
+        err = tt_fail(TT_EINVAL, "tutti_model_predict_rows: %lld rows", (long long)rows->count);
+    if (!err && rows->count && !y) err = tt_fail(TT_EINVAL, "tutti_model_predict_rows: y is NULL");
+    return status_of(err ? err : predict(m, rows, y));
 }
 
 tutti_status tutti_model_eval(tutti_model *m, const tutti_rows *rows, tutti_metrics *out)
@@ -141,6 +165,7 @@ tutti_status tutti_model_eval(tutti_model *m, const tutti_rows *rows, tutti_metr
     if (err) return status_of(err);
     if (rows) {
         tt_data_rows r = {.x = rows->x,
+                          .ids = rows->ids,
                           .label = rows->label,
                           .target = rows->target,
                           .n = rows->count,

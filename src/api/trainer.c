@@ -46,7 +46,8 @@ static void leave_log(const tutti_trainer *t)
 
 static tt_data_rows rows_from(const tutti_rows *r)
 {
-    return (tt_data_rows){.x = r->x, .label = r->label, .target = r->target, .n = r->count};
+    return (tt_data_rows){
+        .x = r->x, .ids = r->ids, .label = r->label, .target = r->target, .n = r->count};
 }
 
 static bool holds_run(const char *path)
@@ -180,7 +181,8 @@ static tutti_progress progress_from(const tt_progress *p)
                             .saved = p->saved,
                             .epoch_end = p->epoch_end,
                             .save_trouble = p->save_trouble,
-                            .end = p->end};
+                            .end = p->end,
+                            .tokens_per_s = p->tokens_per_s};
 }
 
 static tt_err check_trainer(const tutti_trainer *t, const char *what)

@@ -83,7 +83,9 @@ json_t *cli_json_metrics(const tt_metrics *m);  /* loss, accuracy ..., samples: 
 tt_metrics cli_metrics_read(const json_t *val); /* of such an object, but for the samples */
 void cli_json_print(FILE *f, json_t *j, bool lines); /* takes the reference; lines: on one line */
 void cli_metrics_show(const tt_metrics *m, char *buf,
-                      size_t size);            /* "loss 0.0412  accuracy 98.61 %  auc 0.9931" */
+                      size_t size); /* "loss 0.0412  accuracy 98.61 %  auc 0.9931" */
+/* "1,234 samples/s", or of tokens, if there are any. Returns buf. */
+char *cli_rate_show(double samples, double tokens, char *buf, size_t size);
 void cli_quote(const char *word, tt_str *out); /* as the shell takes it; quotes only if needed */
 void cli_time_show(double wall_s, char *buf, size_t size); /* "2024-05-01 12:30" */
 

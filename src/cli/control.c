@@ -268,6 +268,7 @@ static void add_progress(json_t *o, const json_t *line)
     json_object_set_new(o, "loss", cli_json_real(p.loss));
     json_object_set_new(o, "lr", cli_json_real(p.lr));
     json_object_set_new(o, "samples_per_s", cli_json_real(p.samples_per_s));
+    if (p.tokens_per_s > 0) json_object_set_new(o, "tokens_per_s", cli_json_real(p.tokens_per_s));
     json_object_set_new(o, "eta_s", cli_json_real(p.eta_s));
     if (p.val.samples > 0) json_object_set_new(o, "val", cli_json_metrics(&p.val));
     for (int r = 0; r < ranks; r++)

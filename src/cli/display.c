@@ -302,8 +302,7 @@ static void panel_speed(cli_display *d)
 
     put_label(d, "speed");
     if (p->samples_per_s > 0)
-        put(d, PLAIN, "%s samples/s  ",
-            tt_show_count(llround(p->samples_per_s), rate, sizeof rate));
+        put(d, PLAIN, "%s  ", cli_rate_show(p->samples_per_s, p->tokens_per_s, rate, sizeof rate));
     put(d, PLAIN, "lr %.4g", p->lr);
     if (d->rank_count > 1) put(d, DIM, "  %.2fx of one worker", d->scaling);
     if (p->bytes_sent > 0 && d->step_s > 0)
@@ -399,8 +398,7 @@ static void line_step(cli_display *d)
         tt_show_count(p->step, a, sizeof a), tt_show_count(p->steps, b, sizeof b), p->epoch,
         p->loss, p->lr);
     if (p->samples_per_s > 0)
-        put(d, PLAIN, "  %s samples/s",
-            tt_show_count(llround(p->samples_per_s), rate, sizeof rate));
+        put(d, PLAIN, "  %s", cli_rate_show(p->samples_per_s, p->tokens_per_s, rate, sizeof rate));
     if (has_eta(p)) put(d, PLAIN, "  %s left", tt_show_time(p->eta_s, a, sizeof a));
     end_line(d, false);
     flush(d);
@@ -473,6 +471,7 @@ static void json_step(cli_display *d)
     json_number(d, "lr", p->lr);
     json_number(d, "grad_norm", p->grad_norm);
     json_number(d, "samples_per_s", p->samples_per_s);
+    if (p->tokens_per_s > 0) json_number(d, "tokens_per_s", p->tokens_per_s);
     json_number(d, "step_s", d->step_s);
     for (int i = 0; i < SHARES; i++) {
         char name[32];

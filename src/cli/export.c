@@ -6,13 +6,15 @@
 #include "cli.h"
 
 typedef struct export_opts {
-    const char *safetensors, *job, *runs;
+    const char *safetensors, *hf, *job, *runs;
     bool force;
 } export_opts;
 
 static const tt_option options[] = {
     {"safetensors", 'o', TT_OPT_STRING, offsetof(export_opts, safetensors), "FILE",
      "write a safetensors file"},
+    {"hf", 0, TT_OPT_STRING, offsetof(export_opts, hf), "DIR",
+     "of a GPT-2: write model.safetensors and config.json as Hugging Face has them"},
     {"job", 0, TT_OPT_STRING, offsetof(export_opts, job), "FILE",
      "the job, for weights that are in no run folder"},
     {"runs", 0, TT_OPT_STRING, offsetof(export_opts, runs), "DIR", "where run folders are; runs"},
@@ -35,20 +37,46 @@ static tt_err find_run(const char *weights, char run[CLI_PATH])
                    weights);
 }
 
+/* What would be overwritten? */
+static tt_err check_place(const export_opts *o)
+{
+    static const char *const files[] = {"model.safetensors", "config.json"};
+    char path[CLI_PATH];
+
+    if (!o->safetensors && !o->hf)
+        return tt_fail(TT_EINVAL, "'tutti export' needs --safetensors FILE or --hf DIR");
+    if (o->force) return TT_OK;
+    if (o->safetensors && tt_file_exists(o->safetensors))
+        return tt_fail(TT_EINVAL, "%s is there already: --force overwrites it", o->safetensors);
+    for (int i = 0; o->hf && i < TT_COUNT(files); i++) {
+        if (snprintf(path, sizeof path, "%s/%s", o->hf, files[i]) >= CLI_PATH)
+            return tt_fail(TT_EINVAL, "--hf: the path is too long");
+        if (tt_file_exists(path))
+            return tt_fail(TT_EINVAL, "%s is there already: --force overwrites it", path);
+    }
+    return TT_OK;
+}
+
+static void tell(const tt_use *u, const char *path)
+{
+    char sha[65], text[32];
+    int count;
+    const tt_param *params = tt_model_params(tt_use_model(u), &count);
+    int64_t numbers = 0;
+
+    tt_params_sha(params, count, tt_use_params(u), sha);
+    for (int i = 0; i < count; i++) numbers += params[i].n;
+    printf("wrote %s: %d tensors, %s numbers, weights sha256 %s\n", path, count,
+           tt_show_count(numbers, text, sizeof text), sha);
+}
+
 static tt_err export(const export_opts *o, const char *name)
 {
     char weights[CLI_PATH], run[CLI_PATH];
     cli_use u = {0};
-    char sha[65], text[32];
-    const tt_param *params;
-    int64_t numbers = 0;
-    int count;
     tt_err err;
 
-    if (!o->safetensors) return tt_fail(TT_EINVAL, "'tutti export' needs --safetensors FILE");
-    if (tt_file_exists(o->safetensors) && !o->force)
-        return tt_fail(TT_EINVAL, "%s is there already: --force overwrites it", o->safetensors);
-    if ((err = cli_weights_find(name, o->runs, weights))) return err;
+    if ((err = check_place(o)) || (err = cli_weights_find(name, o->runs, weights))) return err;
     if (!tt_file_exists(weights)) return tt_fail(TT_ECKPT, "%s: no such file or folder", weights);
     if (!o->job && (err = find_run(weights, run))) return err;
     if ((err = cli_use_open(
@@ -56,13 +84,9 @@ static tt_err export(const export_opts *o, const char *name)
                  .job = o->job ? o->job : run, .weights = weights, .runs = o->runs, .threads = 1},
              &u)))
         return err;
-    if (!(err = tt_use_export(u.use, o->safetensors))) {
-        params = tt_model_params(tt_use_model(u.use), &count);
-        tt_params_sha(params, count, tt_use_params(u.use), sha);
-        for (int i = 0; i < count; i++) numbers += params[i].n;
-        printf("wrote %s: %d tensors, %s numbers, weights sha256 %s\n", o->safetensors, count,
-               tt_show_count(numbers, text, sizeof text), sha);
-    }
+    if (o->hf && !(err = tt_use_export_hf(u.use, o->hf))) tell(u.use, o->hf);
+    if (o->safetensors && !err && !(err = tt_use_export(u.use, o->safetensors)))
+        tell(u.use, o->safetensors);
     cli_use_close(&u);
     return err;
 }
@@ -81,14 +105,17 @@ const tt_command cli_export = {
     .args_least = 1,
     .args_most = 1,
     .brief = "write trained weights for other programs",
-    .about = "Of a run the newest valid checkpoint is taken. Names and shapes are those that "
-             "'tutti summary' and "
-             "'tutti ckpt show' tell; PyTorch, NumPy and JAX read the file with the package "
-             "safetensors.",
+    .about =
+        "Of a run the newest valid checkpoint is taken. Names and shapes are those that "
+        "'tutti summary' and "
+        "'tutti ckpt show' tell; PyTorch, NumPy and JAX read the file with the package "
+        "safetensors. With --hf a GPT-2 is written as Hugging Face's GPT2LMHeadModel loads it; "
+        "the files of its tokenizer are yours to put beside.",
     .examples =
         (const char *const[]){"tutti export last --safetensors model.safetensors", "the newest run",
                               "tutti export runs/a/checkpoints/BEST -o a.safetensors",
-                              "one checkpoint", NULL},
+                              "one checkpoint", "tutti export last --hf my-gpt2",
+                              "for transformers", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(export_opts),
     .run = export_run,

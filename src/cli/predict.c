@@ -42,7 +42,7 @@ static const tt_option options[] = {
 };
 
 /* What the outputs mean, if they are those of a classifier. */
-typedef enum meaning { NUMBERS, LOGITS, LOG_PROBABILITIES, BINARY_LOGIT, PIXELS } meaning;
+typedef enum meaning { NUMBERS, LOGITS, LOG_PROBABILITIES, BINARY_LOGIT, PLACES } meaning;
 
 typedef struct table {
     FILE *f;
@@ -51,18 +51,36 @@ typedef struct table {
     tt_split split;
     const tt_data *data; /* knows the names of the classes, the rows and what is true of them */
     int64_t features, targets;
-    int64_t classes; /* PIXELS: of each, whose numbers lie `features / classes` apart */
+    /* PLACES: pixels or positions, each with a class; how far the numbers of a place and of a class
+     * lie from those of the next. */
+    int64_t places, classes, place_step, class_step;
 } table;
 
-static meaning meaning_of(const tt_use *u, const char *layer)
+/* Is something said of each pixel of an image, or of each position of a sequence? */
+static bool has_places(const tt_model *m, table *t)
+{
+    tt_shape out = tt_model_output(m);
+
+    if (out.rank == 3 && tt_model_pixel_classes(m) == (int)out.dim[0]) {
+        t->classes = out.dim[0];
+        t->places = t->class_step = out.dim[1] * out.dim[2];
+        t->place_step = 1;
+    } else if (out.rank == 2 && tt_model_row(m).labels == out.dim[0] &&
+               tt_model_wants(m).classes == (int)out.dim[1]) {
+        t->places = out.dim[0];
+        t->classes = t->place_step = out.dim[1];
+        t->class_step = 1;
+    }
+    return t->places > 0;
+}
+
+static meaning meaning_of(const tt_use *u, const char *layer, table *t)
 {
     const tt_model *m = tt_use_model(u);
     const char *loss = tt_model_loss_count(m) ? tt_model_loss_name(m, 0) : "";
 
     if (layer) return NUMBERS;
-    if (tt_model_pixel_classes(m) && tt_model_pixel_classes(m) == (int)tt_model_output(m).dim[0] &&
-        tt_model_output(m).rank == 3)
-        return PIXELS;
+    if (has_places(m, t)) return PLACES;
     if (!strncmp(loss, "softmax", 7)) return LOGITS;
     if (!strncmp(loss, "nll", 3)) return LOG_PROBABILITIES;
     if ((!strncmp(loss, "bce", 3) || !strncmp(loss, "binary", 6)) && tt_use_features(u) == 1)
@@ -87,15 +105,13 @@ static int judge(const table *t, const float *y, double *probability)
     return best;
 }
 
-/* The class of each pixel, a comma before each but the first. */
-static void put_pixels(const table *t, const float *y)
+/* The class of each place, a comma before each but the first. */
+static void put_places(const table *t, const float *y)
 {
-    int64_t plane = t->features / t->classes;
-
-    for (int64_t p = 0; p < plane; p++) {
+    for (int64_t p = 0; p < t->places; p++, y += t->place_step) {
         int64_t best = 0;
         for (int64_t c = 1; c < t->classes; c++)
-            if (y[c * plane + p] > y[best * plane + p]) best = c;
+            if (y[c * t->class_step] > y[best * t->class_step]) best = c;
         fprintf(t->f, p ? ",%lld" : "%lld", (long long)best);
     }
 }
@@ -159,10 +175,10 @@ static void put_header(const table *t)
     if (known == CLASS || known == ONE_NUMBER) fputs(",label", t->f);
     for (int64_t i = 0; known == SEVERAL && i < t->targets; i++)
         fprintf(t->f, ",label%lld", (long long)i);
-    bool pixels = t->meaning == PIXELS;
-    if (t->meaning != NUMBERS && !pixels) fputs(",class,probability", t->f);
-    for (int64_t i = 0; i < t->features / (pixels ? t->classes : 1); i++)
-        fprintf(t->f, pixels ? ",class%lld" : ",y%lld", (long long)i);
+    bool places = t->meaning == PLACES;
+    if (t->meaning != NUMBERS && !places) fputs(",class,probability", t->f);
+    for (int64_t i = 0; i < (places ? t->places : t->features); i++)
+        fprintf(t->f, places ? ",class%lld" : ",y%lld", (long long)i);
     fputc('\n', t->f);
 }
 
@@ -190,9 +206,9 @@ static void put_csv(const table *t, int64_t i, const float *y)
 
     fprintf(t->f, "%lld", (long long)tt_data_row(t->data, t->split, i));
     put_csv_truth(t, i);
-    if (t->meaning == PIXELS) {
+    if (t->meaning == PLACES) {
         fputc(',', t->f);
-        put_pixels(t, y);
+        put_places(t, y);
         fputc('\n', t->f);
         return;
     }
@@ -243,9 +259,9 @@ static void put_json(const table *t, int64_t i, const float *y)
 
     fprintf(t->f, "{\"row\":%lld", (long long)tt_data_row(t->data, t->split, i));
     put_json_truth(t, i);
-    if (t->meaning == PIXELS) {
+    if (t->meaning == PLACES) {
         fputs(",\"classes\":[", t->f);
-        put_pixels(t, y);
+        put_places(t, y);
         fputs("]}\n", t->f);
         return;
     }
@@ -319,9 +335,8 @@ static tt_err predict(const predict_opts *o, const char *job, bool json, tt_spli
     if (o->data && (err = aim(u.job.tree, o->data))) goto out;
     if ((err = tt_use_count(u.use, split, &count))) goto out;
     if (o->limit > 0 && o->limit < count) count = o->limit;
-    t.meaning = meaning_of(u.use, o->layer);
+    t.meaning = meaning_of(u.use, o->layer, &t);
     t.features = tt_use_features(u.use);
-    t.classes = tt_model_pixel_classes(tt_use_model(u.use));
     t.targets = tt_model_wants(tt_use_model(u.use)).targets;
     if (o->out && !(t.f = fopen(o->out, "we"))) {
         err = tt_fail(TT_EIO, "open %s: %s", o->out, strerror(errno));
@@ -367,7 +382,8 @@ const tt_command cli_predict = {
         "from 0 (a header does not count; rows that were split off come in an order of their own); "
         "label, what is true of it, where the data says; for a classifier class and probability; "
         "the outputs y0, y1, ... as the last layer gives them, or those of --layer. Where pixels "
-        "are judged there are the classes of all pixels, row by row, instead. The training "
+        "or positions are judged there are the classes of all of them, in order, instead. The "
+        "training "
         "data is not read unless the job takes from it what the values mean: statistics "
         "(normalize: auto), the words of a CSV file.",
     .examples =

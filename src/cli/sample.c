@@ -18,7 +18,7 @@ static const tt_option options[] = {
      "what to go on with; by default from the start"},
     {"tokens", 'n', TT_OPT_INT, offsetof(sample_opts, tokens), "N", "how many at most; 200"},
     {"temperature", 0, TT_OPT_STRING, offsetof(sample_opts, warmth), "X",
-     "below 1 what is likely comes more often, above 1 less; 1"},
+     "below 1 what is likely comes more often, above 1 less; 0: as --greedy; 1"},
     {"greedy", 0, TT_OPT_FLAG, offsetof(sample_opts, greedy), NULL, "always the likeliest"},
     {"top-k", 'k', TT_OPT_INT, offsetof(sample_opts, top_k), "K",
      "only of the K likeliest; 0: of all"},
@@ -74,12 +74,14 @@ static int draw(urn *u)
     return u->order[k];
 }
 
-/* The tokens so far; the model sees the last of them. */
+/* The tokens so far, of which the model sees the last, and the text that they are. */
 typedef struct text {
     int32_t *token;
     int64_t count, room, context;
+    tt_str made; /* behind the prompt */
 } text;
 
+/* Without prompt and edge a text begins as the one did that the model was trained on. */
 static tt_err begin_text(const tt_data *d, const char *prompt, text *t)
 {
     int edge = tt_data_edge(d);
@@ -93,39 +95,76 @@ static tt_err begin_text(const tt_data *d, const char *prompt, text *t)
     if ((err = tt_data_encode(d, prompt, strlen(prompt), t->token + t->count, &n)))
         return tt_context(err, "--prompt");
     t->count += n;
-    if (!t->count) t->token[t->count++] = tt_data_first(d);
+    if (t->count) return TT_OK;
+    t->token[t->count++] = tt_data_first(d);
+    tt_data_decode(d, t->token[0], &t->made);
     return TT_OK;
 }
 
-/* What the model is shown: the end of the text. When that has filled its context, half of it is
- * left out, so that a window serves for several tokens to come. */
-static tt_err next_token(tt_use *u, urn *from, const text *t, int64_t *first, int *out)
+/* The bytes of a character that its first one promises; 0: none begins with it. */
+static size_t promised(unsigned char c)
 {
-    tt_err err;
+    return c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+}
 
-    if (t->count - *first > t->context) *first = t->count - (t->context + 1) / 2;
-    err = tt_use_next(u, t->token + *first, (int)(t->count - *first), from->score);
-    if (!err) *out = draw(from);
+/* What of the bytes from *at on is whole characters goes to `out`. Tokens may be parts of them: the
+ * beginning of one waits for the rest, unless there is no more to come. What is no character
+ * becomes U+FFFD. */
+static void put_whole(const char *bytes, size_t size, size_t *at, bool end, tt_str *out)
+{
+    while (*at < size) {
+        size_t left = size - *at, n = tt_utf8_size(bytes + *at, left), have = 1;
+        if (n) {
+            tt_str_put(out, bytes + *at, n);
+            *at += n;
+            continue;
+        }
+        while (have < left && ((unsigned char)bytes[*at + have] & 0xC0) == 0x80) have++;
+        bool begun = have == left && left < promised((unsigned char)bytes[*at]);
+        if (begun && !end) return;
+        tt_str_add(out, "\xEF\xBF\xBD");
+        *at += begun ? left : 1;
+    }
+}
+
+static void show_whole(const text *t, size_t *shown, bool end)
+{
+    tt_str out = {0};
+
+    put_whole(t->made.data, t->made.size, shown, end, &out);
+    fwrite(out.data ? out.data : "", 1, out.size, stdout);
+    fflush(stdout);
+    tt_str_free(&out);
+}
+
+static tt_err write_text(tt_use *u, const tt_data *d, urn *from, text *t, bool show)
+{
+    size_t shown = 0;
+    tt_err err = TT_OK;
+
+    for (int64_t i = 0; i < from->o->tokens; i++) {
+        int64_t first = t->count > t->context ? t->count - t->context : 0;
+        int token;
+        if (show) show_whole(t, &shown, false);
+        if ((err = tt_use_next(u, t->token + first, (int)(t->count - first), from->score))) break;
+        if ((token = draw(from)) == tt_data_edge(d)) break;
+        t->token[t->count++] = token;
+        tt_data_decode(d, token, &t->made);
+    }
+    if (show) show_whole(t, &shown, true);
     return err;
 }
 
-static tt_err write_text(tt_use *u, const tt_data *d, urn *from, text *t, tt_str *out, bool show)
+static json_t *json_whole(const char *bytes, size_t size)
 {
-    int64_t first = 0;
-    tt_err err = TT_OK;
-    int token;
+    tt_str whole = {0};
+    size_t at = 0;
+    json_t *j;
 
-    for (int64_t i = 0; i < from->o->tokens && !err; i++) {
-        size_t was = out->size;
-        if ((err = next_token(u, from, t, &first, &token))) break;
-        if (token == tt_data_edge(d)) break;
-        t->token[t->count++] = token;
-        tt_data_decode(d, token, out);
-        if (!show || out->size == was) continue;
-        fwrite(out->data + was, 1, out->size - was, stdout);
-        fflush(stdout);
-    }
-    return err;
+    put_whole(bytes, size, &at, true, &whole);
+    j = json_stringn(whole.data ? whole.data : "", whole.size);
+    tt_str_free(&whole);
+    return j;
 }
 
 static tt_err sample(const sample_opts *o, cli_use *u)
@@ -142,22 +181,22 @@ static tt_err sample(const sample_opts *o, cli_use *u)
     from.order = malloc((size_t)from.classes * sizeof *from.order);
     if (!from.score || !from.order) tt_mem_out((size_t)from.classes * sizeof *from.score);
     for (int64_t i = 0; i < o->count && !err; i++) {
-        tt_str out = {0};
         from.key = tt_random_key((uint64_t)(o->seed + i), "sample");
         from.drawn = 0;
         if ((err = begin_text(tt_use_data(u->use), prompt, &t))) break;
         if (!o->json) printf("%s", prompt);
-        err = write_text(u->use, tt_use_data(u->use), &from, &t, &out, !o->json);
+        err = write_text(u->use, tt_use_data(u->use), &from, &t, !o->json);
         if (o->json && !err)
-            cli_json_print(stdout,
-                           json_pack("{s:s, s:o, s:I}", "prompt", prompt, "text",
-                                     tt_json_text(out.data ? out.data : ""), "seed",
-                                     (json_int_t)(o->seed + i)),
-                           true);
-        else
+            cli_json_print(
+                stdout,
+                json_pack("{s:o, s:o, s:I}", "prompt", json_whole(prompt, strlen(prompt)), "text",
+                          json_whole(t.made.data, t.made.size), "seed", (json_int_t)(o->seed + i)),
+                true);
+        else if (!o->json)
             printf("\n");
-        tt_str_free(&out);
+        tt_str_free(&t.made);
     }
+    tt_str_free(&t.made);
     free(t.token);
     free(from.score);
     free(from.order);
@@ -172,15 +211,16 @@ static int sample_run(const void *opts, int argc, const char **argv)
 
     (void)argc;
     o.temperature = 1;
-    if (o.warmth && !tt_parse_number(o.warmth, &o.temperature)) o.temperature = 0;
+    if (o.warmth && !tt_parse_number(o.warmth, &o.temperature)) o.temperature = -1;
+    if (o.temperature == 0) o.greedy = true;
     if (!o.tokens) o.tokens = 200;
     if (!o.count) o.count = 1;
     if (!o.seed) o.seed = 1;
     if (o.tokens < 0 || o.tokens > TOKENS_MOST || o.count < 0 || o.top_k < 0 ||
-        !(o.temperature > 0))
+        !(o.temperature >= 0))
         return cli_fail(tt_fail(TT_EINVAL,
-                                "--temperature is above 0, --tokens 1 to %d, --count and --top-k "
-                                "not below 0",
+                                "--temperature is a number not below 0, --tokens 1 to %d, --count "
+                                "and --top-k not below 0",
                                 TOKENS_MOST));
     if ((err = cli_use_open(&(cli_use_opts){.job = argv[0],
                                             .weights = o.weights,
@@ -201,9 +241,11 @@ const tt_command cli_sample = {
     .args_least = 1,
     .args_most = 1,
     .brief = "go on with a text",
-    .about = "Of a model that was trained to say what token comes next: goes on with the prompt, "
-             "token by token, each drawn by the model's own probabilities. With the same seed it "
-             "is the same text. A model of lines ends where a line does.",
+    .about =
+        "Of a model that was trained to say what token comes next: goes on with the prompt, "
+        "token by token, each drawn by the model's own probabilities. With the same seed it "
+        "is the same text. The model sees the end of the text, as long as its context. A model of "
+        "lines ends where a line does.",
     .examples =
         (const char *const[]){"tutti sample last", "from the start",
                               "tutti sample last --prompt 'ROMEO:' -n 500", "go on with that",

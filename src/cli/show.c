@@ -63,6 +63,19 @@ tt_metrics cli_metrics_read(const json_t *val)
     return m;
 }
 
+char *cli_rate_show(double samples, double tokens, char *buf, size_t size)
+{
+    double rate = tokens > 0 ? tokens : samples;
+    char count[32];
+
+    if (rate < 10) /* large models on small machines */
+        snprintf(count, sizeof count, "%.2f", rate);
+    else
+        tt_show_count(llround(rate), count, sizeof count);
+    snprintf(buf, size, "%s %s/s", count, tokens > 0 ? "tokens" : "samples");
+    return buf;
+}
+
 void cli_quote(const char *word, tt_str *out)
 {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"

@@ -16,7 +16,7 @@ enum { TAIL = 256 << 10, EVENTS_MOST = 64 };
 
 static void take_train(json_t *o, const json_t *line)
 {
-    static const char *const keys[] = {"epoch", "loss", "lr", "samples_per_s"};
+    static const char *const keys[] = {"epoch", "loss", "lr", "samples_per_s", "tokens_per_s"};
 
     for (int i = 0; i < TT_COUNT(keys); i++)
         if (json_object_get(line, keys[i]))

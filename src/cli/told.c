@@ -155,8 +155,11 @@ static void show_next(const json_t *start, const json_t *s, bool done)
     cli_quote(cli_program, &p);
     cli_quote(text_in(s, "run"), &r);
     printf("\nNext:\n");
-    if (count_in(start, "val_samples"))
-        printf("  %s eval %s\n  %s predict %s --limit 10\n", p.data, r.data, p.data, r.data);
+    if (count_in(start, "val_samples")) printf("  %s eval %s\n", p.data, r.data);
+    if (json_object_get(s, "tokens_per_s"))
+        printf("  %s sample %s\n", p.data, r.data);
+    else if (count_in(start, "val_samples"))
+        printf("  %s predict %s --limit 10\n", p.data, r.data);
     printf("  %s train --resume %s", p.data, r.data);
     show_workers(stdout, start);
     if (done && json_is_true(json_object_get(start, "by_steps")))
@@ -187,7 +190,8 @@ static void show_end(const json_t *start, const json_t *s)
         printf("  val      %s\n", text);
     }
     if (rate > 0)
-        printf("  speed    %s samples/s\n", tt_show_count(llround(rate), count, sizeof count));
+        printf("  speed    %s\n",
+               cli_rate_show(rate, number_in(s, NULL, "tokens_per_s"), count, sizeof count));
     if (*sha) printf("  weights  sha256 %s\n", sha);
     printf("  run      %s\n", text_in(s, "run"));
     show_next(start, s, !strcmp(status, "done"));
@@ -222,7 +226,7 @@ void cli_end_show(cli_display_mode mode, const json_t *start, const json_t *end)
 /* ---- Each step, from rank 0 to the supervisor ---- */
 
 /* The order in which numbers travel; both ends use this one list. */
-enum { NUMBERS = 28 + TT_METRICS };
+enum { NUMBERS = 29 + TT_METRICS };
 static void spell(tt_progress *p, double v[NUMBERS], bool write)
 {
     double flag[4] = {p->validated, p->epoch_end, p->stopped, p->saved}, step = (double)p->step,
@@ -230,11 +234,12 @@ static void spell(tt_progress *p, double v[NUMBERS], bool write)
            bytes = (double)p->bytes_sent, samples = (double)p->val.samples,
            first = (double)p->saved_step[0], second = (double)p->saved_step[1];
     double *at[NUMBERS] = {
-        &step,         &steps,         &epoch_steps,  &p->epoch,         &p->epochs, &p->loss,
-        &p->loss_mean, &p->lr,         &p->grad_norm, &p->samples_per_s, &p->step_s, &p->data_s,
-        &p->forward_s, &p->backward_s, &p->wait_s,    &p->optim_s,       &bytes,     &p->eta_s,
-        &p->val.loss,  &samples,       &p->best,      &flag[0],          &flag[1],   &flag[2],
-        &flag[3],      &first,         &second,       &p->scaling};
+        &step,       &steps,        &epoch_steps,  &p->epoch,       &p->epochs,
+        &p->loss,    &p->loss_mean, &p->lr,        &p->grad_norm,   &p->samples_per_s,
+        &p->step_s,  &p->data_s,    &p->forward_s, &p->backward_s,  &p->wait_s,
+        &p->optim_s, &bytes,        &p->eta_s,     &p->val.loss,    &samples,
+        &p->best,    &flag[0],      &flag[1],      &flag[2],        &flag[3],
+        &first,      &second,       &p->scaling,   &p->tokens_per_s};
 
     for (int i = 0; i < TT_METRICS; i++) at[NUMBERS - TT_METRICS + i] = tt_metric_at(&p->val, i);
     for (int i = 0; i < NUMBERS; i++) *(write ? &v[i] : at[i]) = write ? *at[i] : v[i];

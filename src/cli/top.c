@@ -133,7 +133,7 @@ static void put_numbers(picture *p, const json_t *o)
     }
     if (!(rate > 0)) return;
     put(p, "2", "%-8s", "speed");
-    put(p, "", "%s samples/s", tt_show_count(llround(rate), text, sizeof text));
+    put(p, "", "%s", cli_rate_show(rate, number_of(o, "tokens_per_s"), text, sizeof text));
     if (!isnan(number_of(o, "lr"))) put(p, "", "  lr %.4g", number_of(o, "lr"));
     end_line(p);
 }

@@ -335,16 +335,16 @@ static tt_err cut_val(tt_data *d, tt_node *map, uint64_t seed)
     return TT_OK;
 }
 
-/* "1x28x28", "13 and 26 ids", "256 ids" */
-static const char *show_sample(const tt_data *d)
+/* "1x28x28", "13 and 26 ids", "256 tokens" */
+static const char *show_sample(const tt_data *d, const tt_source *s)
 {
     bool numbers = tt_shape_count(d->want.input) > 0;
     char shape[96] = "";
 
     if (numbers) tt_shape_show(d->want.input, shape, sizeof shape);
     if (!d->want.ids) return tt_arena_strdup(d->arena, shape);
-    return tt_arena_printf(d->arena, "%s%s%lld ids", shape, numbers ? " and " : "",
-                           (long long)d->want.ids);
+    return tt_arena_printf(d->arena, "%s%s%lld %s", shape, numbers ? " and " : "",
+                           (long long)d->want.ids, s->keep == TT_KEEP_TOKENS ? "tokens" : "ids");
 }
 
 static void describe(tt_data *d, tt_split split)
@@ -358,9 +358,10 @@ static void describe(tt_data *d, tt_split split)
         return;
     }
     slash = strrchr(p->src->name, '/');
-    p->describe = tt_arena_printf(
-        d->arena, "%s of %s %s %s", tt_show_count(p->count, count, sizeof count), show_sample(d),
-        p->cut && split == TT_VAL ? "cut from" : "from", slash ? slash + 1 : p->src->name);
+    p->describe =
+        tt_arena_printf(d->arena, "%s of %s %s %s", tt_show_count(p->count, count, sizeof count),
+                        show_sample(d, p->src), p->cut && split == TT_VAL ? "cut from" : "from",
+                        slash ? slash + 1 : p->src->name);
 }
 
 /* ---- Opening and closing ---- */

@@ -134,6 +134,7 @@ typedef struct bag_args {
 } bag_args;
 typedef struct positions_args {
     common_args c;
+    int64_t count;
     double std;
 } positions_args;
 typedef struct attention_args {

@@ -57,6 +57,19 @@ int tt_model_scores(const tt_model *m);
 /* Classes of the first classification loss, if it judges every pixel of an image; else 0. */
 int tt_model_pixel_classes(const tt_model *m);
 
+/* What there is to tell of a GPT-2 but its weights. TT_EINVAL: the model is none, and why. It is
+ * one if its layers are those of the preset `gpt`, by kind, name and order; biases may be missing,
+ * and lm_head may have weights of its own. */
+typedef struct tt_gpt {
+    int64_t vocab, context, layers, heads, width;
+    int64_t positions; /* that it has vectors for: at least the context */
+    int64_t inner;     /* width of the layer between, usually 4 x width */
+    double eps, embed_dropout, branch_dropout;
+    bool tanh; /* its gelu is the approximation */
+    bool tied; /* lm_head has the weights of wte */
+} tt_gpt;
+tt_err tt_model_gpt(const tt_model *m, tt_gpt *out);
+
 typedef struct tt_layer_info {
     const char *name, *kind, *detail; /* "conv1", "conv", "5x5, stride 1" */
     const char *inputs;               /* "conv1, bn2"; "" for the one before */

@@ -203,7 +203,10 @@ static void positions_back(const tt_run *r, const call *c)
     int64_t n = r->m->tensors[c->out].count, all = volume(r, c->out);
     float *dw = c->train_params ? weights_grad(r, c, 0) : NULL, *dy = grad(r, c->out);
 
-    if (dw && !r->add) memcpy(dw, dy, (size_t)n * sizeof *dw);
+    if (dw && !r->add) { /* positions beyond those of the input have no part in anything */
+        memcpy(dw, dy, (size_t)n * sizeof *dw);
+        memset(dw + n, 0, (size_t)(r->m->g.params[c->param[0]].n - n) * sizeof *dw);
+    }
     for (int i = !r->add; i < r->in.n && dw; i++) r->m->k->add(n, dw, dy + i * n, dw);
     if (!c->in_grad[0] || c->in_alias[0]) return;
     if (c->in_add[0])

@@ -130,7 +130,7 @@ static tt_err expand_resnet(tt_node *args, tt_str *out)
 }
 
 typedef struct gpt_args {
-    int64_t vocab, layers, heads, width;
+    int64_t vocab, layers, heads, width, positions;
     double dropout;
     bool bias, tanh;
 } gpt_args;
@@ -140,6 +140,8 @@ static const tt_key gpt_keys[] = {
     {"layers", TT_INT, offsetof(gpt_args, layers), NULL, 1, 1000, NULL, "blocks"},
     {"heads", TT_INT, offsetof(gpt_args, heads), NULL, 1, 1 << 16, NULL, "heads of each block"},
     {"width", TT_INT, offsetof(gpt_args, width), NULL, 1, 1 << 20, NULL, "features of a position"},
+    {"positions", TT_INT, offsetof(gpt_args, positions), "0", 0, 1 << 24, NULL,
+     "the longest context there are weights for; 0: the model's own"},
     {"dropout", TT_NUMBER, offsetof(gpt_args, dropout), "0", 0, 0.999, NULL,
      "behind the embedding and each branch"},
     {"bias", TT_BOOL, offsetof(gpt_args, bias), "true", 0, 0, NULL, "dense layers have a bias"},
@@ -163,8 +165,8 @@ static tt_err expand_gpt(tt_node *args, tt_str *out)
     if (a.dropout > 0) snprintf(drop, sizeof drop, "- dropout: {p: %.9g}\n", a.dropout);
     tt_str_add(out,
                "- embedding: {name: wte, rows: %lld, dim: %lld, std: 0.02}\n"
-               "- positions: {name: wpe, std: 0.02}\n%s",
-               (long long)a.vocab, (long long)a.width, drop);
+               "- positions: {name: wpe, count: %lld, std: 0.02}\n%s",
+               (long long)a.vocab, (long long)a.width, (long long)a.positions, drop);
     for (int i = 0; i < a.layers; i++) {
         double end = 0.02 / sqrt(2.0 * (double)a.layers);
         tt_str_add(out,

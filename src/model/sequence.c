@@ -56,6 +56,8 @@ tt_err need_sequence(const layer *l)
 
 static const tt_key positions_keys[] = {
     COMMON,
+    {"count", TT_INT, offsetof(positions_args, count), "0", 0, 1 << 24, NULL,
+     "positions it has vectors for; 0: as many as its input has"},
     {"std", TT_NUMBER, offsetof(positions_args, std), "0.02", 0, 1e9, NULL,
      "deviation of the initial numbers"},
 };
@@ -66,8 +68,13 @@ static tt_err positions_shape(graph *g, layer *l)
     tt_err err = need_sequence(l);
 
     if (err) return err;
+    if (a->count && a->count < l->in.dim[0])
+        return tt_node_fail(l->at, "'%s' has %lld positions, but its input %lld", l->name,
+                            (long long)a->count, (long long)l->in.dim[0]);
+    tt_shape table = {2, {a->count ? a->count : l->in.dim[0], l->in.dim[1]}};
     l->out = l->in;
-    graph_param(g, l, "weight", TT_WEIGHT, l->in, (param_init){a->std, 0, true}, 0);
+    if (a->count) l->detail = tt_arena_printf(g->arena, "the first of %lld", (long long)a->count);
+    graph_param(g, l, "weight", TT_WEIGHT, table, (param_init){a->std, 0, true}, 0);
     return TT_OK;
 }
 

@@ -29,8 +29,7 @@ static tt_err load_init(tt_trainer *t, const char *path, bool partial)
     if (!t->init_w && !(t->init_w = calloc((size_t)t->size + 1, sizeof(float))))
         return tt_fail(TT_ENOMEM, "no memory for the weights of %s", path);
     tt_model_init(t->model, (uint64_t)t->conf.seed, t->init_w); /* partial: the rest */
-    if ((err = tt_weights_load(path, rename, partial, t->params, t->param_count, t->init_w)))
-        return err;
+    if ((err = tt_weights_load(path, rename, partial, t->model, t->init_w))) return err;
     if (!(whole = realpath(path, NULL))) return tt_fail(TT_EIO, "%s: %s", path, strerror(errno));
     free(t->init);
     t->init = whole;

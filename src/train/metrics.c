@@ -30,8 +30,7 @@ tt_metrics tt_metrics_none(void)
     return m;
 }
 
-/* Does it judge the tokens of a sequence, each by the next? */
-static bool judges_tokens(const tt_model *m)
+bool judges_tokens(const tt_model *m)
 {
     tt_row row = tt_model_row(m);
     return row.ids > 0 && row.labels == row.ids;

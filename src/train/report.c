@@ -244,12 +244,15 @@ void report_step(tt_trainer *t)
                               {"data_ms", 1e3 * p->data_s},
                               {"forward_ms", 1e3 * p->forward_s},
                               {"backward_ms", 1e3 * p->backward_s},
-                              {"optim_ms", 1e3 * p->optim_s}};
-    journal(t, tt_journal_line(t->journal, t->step, "train", field, TT_COUNT(field)));
+                              {"optim_ms", 1e3 * p->optim_s},
+                              {"tokens_per_s", p->tokens_per_s}};
+    int count = TT_COUNT(field) - !(p->tokens_per_s > 0);
+    journal(t, tt_journal_line(t->journal, t->step, "train", field, count));
     event(t, "train/loss", p->loss);
     event(t, "optim/lr", p->lr);
     event(t, "optim/grad_norm", p->grad_norm);
     event(t, "perf/samples_per_sec", p->samples_per_s);
+    if (p->tokens_per_s > 0) event(t, "perf/tokens_per_sec", p->tokens_per_s);
     event(t, "perf/step_ms", 1e3 * p->step_s);
     event(t, "data/wait_ms", 1e3 * p->data_s);
     if (p->epoch_end || p->end) flush(t);
@@ -341,6 +344,7 @@ json_t *tt_train_summary(tt_trainer *t)
         "parameters", (json_int_t)tt_train_parameters(t), "workers", working(t), "threads",
         t->threads, "kernels", tt_model_kernels(t->model)->name, "version", TT_VERSION);
     put(s, "samples_per_s", t->progress.samples_per_s);
+    if (t->progress.tokens_per_s > 0) put(s, "tokens_per_s", t->progress.tokens_per_s);
     if (t->save.best.sign && !isnan(t->best))
         json_object_set_new(
             s, "best", json_pack("{s:s, s:f}", "metric", t->save.best.metric, "value", t->best));

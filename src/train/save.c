@@ -196,6 +196,7 @@ static json_t *make_meta(const tt_trainer *t, double score)
     put(meta, "epoch_weight", t->epoch_weight);
     put(meta, "train_loss", t->final_loss);
     put(meta, "samples_per_s", t->progress.samples_per_s);
+    if (t->progress.tokens_per_s > 0) put(meta, "tokens_per_s", t->progress.tokens_per_s);
     if (t->save.best.sign) put(meta, t->save.best.metric, score);
     put(meta, "best", t->best);
     return meta;
@@ -388,6 +389,7 @@ static void restore_meta(tt_trainer *t, const json_t *meta)
     t->progress.best = t->best;
     take_number(meta, "train_loss", &t->final_loss);
     take_number(meta, "samples_per_s", &t->progress.samples_per_s);
+    take_number(meta, "tokens_per_s", &t->progress.tokens_per_s);
     const json_t *turns = json_object_get(meta, "turns");
     for (size_t i = 0; i < json_array_size(turns) && i < TT_TURNS; i++) {
         const json_t *turn = json_array_get(turns, i);

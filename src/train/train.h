@@ -115,6 +115,7 @@ typedef struct tt_progress {
     double loss_mean;     /* of the epoch so far (average: as far as it was heard of)    */
     double lr, grad_norm;
     double samples_per_s; /* training alone, steady state                                */
+    double tokens_per_s;  /* where tokens are judged: those that have a label; else 0    */
     double step_s, data_s, forward_s, backward_s, wait_s,
         optim_s;        /* of this step, on this rank; wait: for the others           */
     int64_t bytes_sent; /* by this rank to other hosts                                 */
@@ -207,8 +208,8 @@ tt_err tt_job_settle(tt_tree *job);
 typedef struct tt_use tt_use;
 typedef struct tt_use_opts {
     tt_tree *job;
-    const char *weights; /* run folder, checkpoint folder or safetensors file. model.rename is
-                          * for files of others: what we saved has our names already        */
+    const char *weights; /* as tt_weights_load takes them. model.rename is for files of others:
+                          * what we saved has our names already                             */
     const float *params; /* or weights in memory, as tt_train_params gives them; copied     */
     bool partial;
     const char *layer;  /* whose output is wanted; NULL: the last                          */
@@ -219,7 +220,9 @@ tt_err tt_use_eval(tt_use *u, tt_split split, tt_metrics *out);
 tt_err tt_use_eval_rows(tt_use *u, const tt_data_rows *rows, tt_metrics *out);
 /* Outputs of rows [first, first + n) of a split, in order, (n, features). */
 tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *out);
-tt_err tt_use_predict_rows(tt_use *u, const float *x, int n, float *out);
+/* Of rows in memory: x is (n, features), ids (n, ids), NULL where a row has none of them. TT_EINVAL
+ * names the row whose ids are beyond their tables. */
+tt_err tt_use_predict_rows(tt_use *u, const float *x, const int32_t *ids, int n, float *out);
 int64_t tt_use_features(const tt_use *u);
 /* Of a model of tokens: the scores of what may come behind these n, of which there are no more than
  * its context has, into out (classes). The first says why a model is none. */
@@ -232,15 +235,19 @@ const tt_model *tt_use_model(const tt_use *u);
 const tt_data *tt_use_data(const tt_use *u); /* the split used last; NULL before */
 const float *tt_use_params(const tt_use *u);
 tt_err tt_use_export(const tt_use *u, const char *path);
+/* As Hugging Face's GPT2LMHeadModel has it: model.safetensors and config.json in a folder, which is
+ * made. TT_EINVAL: the model is no GPT-2, and why. */
+tt_err tt_use_export_hf(const tt_use *u, const char *folder);
 void tt_use_close(tt_use *u);
 
 /* What the model's losses want of the data. */
 tt_data_want tt_job_want(const tt_model *m);
 
-/* Loads weights into params by name: a run folder, a checkpoint folder or a safetensors file. Names
- * are mapped by the rename rules first (NULL: none). Unless partial, every name on both sides must
- * match, else TT_ECKPT listing them. */
-tt_err tt_weights_load(const char *path, const tt_node *rename, bool partial,
-                       const tt_param *params, int count, float *w);
+/* Loads the model's weights by name into w: from a run folder, a checkpoint folder, a safetensors
+ * file or a folder with a model.safetensors. Names are mapped by the rename rules first (NULL:
+ * none); what Hugging Face stores of a GPT-2 is known by its names and shapes, and mapped, too
+ * (hf.h). Unless partial, every name on both sides must match, else TT_ECKPT listing them. */
+tt_err tt_weights_load(const char *path, const tt_node *rename, bool partial, const tt_model *m,
+                       float *w);
 
 #endif

@@ -69,11 +69,34 @@ static bool will_look(const tt_trainer *t)
            (t->saves && due(&t->save.every, next, false));
 }
 
+/* The rates so far, without steps in which caches, pages and clocks are still cold. */
+static void fill_rates(tt_trainer *t)
+{
+    tt_progress *p = &t->progress;
+    const tt_result *s = &t->stats.sum;
+    double samples = (double)step_samples(t), seconds, tokens = 0;
+
+    if (judges_tokens(t->model) && s->samples > 0)
+        tokens = samples * (double)s->rows / s->samples; /* average: as many as this rank has */
+    if (t->warm > 0) {
+        t->warm--;
+    } else {
+        t->rate_samples += samples;
+        t->rate_tokens += tokens;
+        t->rate_s += p->step_s;
+    }
+    bool steady = t->rate_s > 0;
+    seconds = steady ? t->rate_s : p->step_s;
+    p->samples_per_s = (steady ? t->rate_samples : samples) / seconds;
+    p->tokens_per_s = (steady ? t->rate_tokens : tokens) / seconds;
+    p->eta_s =
+        steady ? (double)(t->steps - t->step) * (double)t->order.batch / p->samples_per_s : NAN;
+}
+
 static void fill_progress(tt_trainer *t)
 {
     tt_progress *p = &t->progress;
     const tt_result *s = &t->stats.sum;
-    double left = (double)(t->steps - t->step), samples = (double)step_samples(t);
 
     p->step = t->step;
     p->steps = t->steps;
@@ -105,14 +128,7 @@ static void fill_progress(tt_trainer *t)
     p->epoch_end = t->step % t->epoch_steps == 0;
     p->validated = false;
     p->saved = 0;
-    if (t->warm > 0) { /* caches, pages and clocks are still cold */
-        t->warm--;
-    } else {
-        t->rate_samples += samples;
-        t->rate_s += p->step_s;
-    }
-    p->samples_per_s = t->rate_s > 0 ? t->rate_samples / t->rate_s : samples / p->step_s;
-    p->eta_s = t->rate_s > 0 ? left * (double)t->order.batch / p->samples_per_s : NAN;
+    fill_rates(t);
     t->final_loss = p->loss_mean;
 }
 

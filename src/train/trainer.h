@@ -107,6 +107,7 @@ void judge_close(judge *j); /* accepts a zeroed one */
 /* `d` (may be NULL) says how long a token is. */
 tt_metrics metrics_of(const tt_model *m, const tt_data *d, const tt_result *r);
 bool metric_applies(const tt_model *m, int k); /* of tt_metric_table */
+bool judges_tokens(const tt_model *m);         /* of a sequence, each by the next? */
 
 /* Where an entry of a checkpoint comes from: vector_of in save.c, and how far into it. */
 typedef struct entry_from {
@@ -163,7 +164,7 @@ struct tt_trainer {
     int64_t step, first_step, steps, epoch_steps;
     tt_progress progress;
     double epoch_loss, epoch_weight;
-    double rate_samples, rate_s;
+    double rate_samples, rate_tokens, rate_s;
     int warm; /* steps that still do not count for the rate */
     double started, last_save, last_validate;
     double seconds;       /* that worlds before this one have trained */

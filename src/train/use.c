@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
+#include "hf.h"
 #include "trainer.h"
 
 struct tt_use {
@@ -25,14 +25,17 @@ struct tt_use {
     tt_use_opts o;
 };
 
-/* A folder is a run or a checkpoint; a file beside a manifest is part of one. */
+/* A folder of a run has checkpoints, one of a checkpoint a manifest; a file beside a manifest is
+ * part of one. */
 static bool is_ours(const char *weights)
 {
     const char *slash = strrchr(weights, '/');
     char path[4300];
-    struct stat st;
 
-    if (!stat(weights, &st) && S_ISDIR(st.st_mode)) return true;
+    snprintf(path, sizeof path, "%s/manifest.json", weights);
+    if (tt_file_exists(path)) return true;
+    snprintf(path, sizeof path, "%s/checkpoints", weights);
+    if (tt_file_exists(path)) return true;
     snprintf(path, sizeof path, "%.*smanifest.json", slash ? (int)(slash - weights + 1) : 0,
              weights);
     return tt_file_exists(path);
@@ -43,7 +46,7 @@ static tt_err load_weights(tt_use *u, const tt_use_opts *o)
     const tt_node *rename = tt_node_get(u->job.model, "rename");
 
     if (is_ours(o->weights) || (rename && tt_node_is_null(rename))) rename = NULL;
-    return tt_weights_load(o->weights, rename, o->partial, u->params, u->param_count, u->w);
+    return tt_weights_load(o->weights, rename, o->partial, u->model, u->w);
 }
 
 tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
@@ -166,7 +169,9 @@ tt_err tt_use_eval_rows(tt_use *u, const tt_data_rows *rows, tt_metrics *out)
 typedef struct predict_job {
     tt_use *u;
     tt_split split;
-    const float *rows; /* or NULL: rows of the split */
+    bool given; /* rows in memory: these, else rows of the split */
+    const float *x;
+    const int32_t *ids;
     int64_t first;
     int n;
     float *out;
@@ -176,12 +181,14 @@ typedef struct predict_job {
 static tt_err fill_rows(const predict_job *j, tt_batch *b, int64_t at, int n)
 {
     const judge *c = &j->u->judge;
-    tt_order one = {
-        .count = j->rows ? j->n : tt_data_count(j->u->data, j->split), .batch = 1, .by_pass = true};
+    tt_order one = {.count = j->given ? j->n : tt_data_count(j->u->data, j->split),
+                    .batch = 1,
+                    .by_pass = true};
 
     b->n = n;
-    if (j->rows) {
-        b->x = j->rows + at * c->row.features;
+    if (j->given) {
+        if (c->row.features) b->x = j->x + at * c->row.features;
+        if (c->row.ids) b->ids = j->ids + at * c->row.ids;
         return TT_OK;
     }
     for (int i = 0; i < n; i++) {
@@ -237,15 +244,30 @@ tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *ou
     return err ? err : predict(u, &j);
 }
 
-tt_err tt_use_predict_rows(tt_use *u, const float *x, int n, float *out)
+static tt_err check_ids(const tt_use *u, const int32_t *ids, int n)
 {
-    predict_job j = {.u = u, .rows = x, .n = n, .out = out};
+    const int64_t *rows = tt_model_wants(u->model).id_rows, each = tt_model_row(u->model).ids;
 
-    if (tt_model_row(u->model).ids)
+    if (each && !ids)
         return tt_node_fail(tt_model_input_at(u->model),
-                            "the model takes ids, and these rows have numbers alone: predict for a "
-                            "file instead");
-    return predict(u, &j);
+                            "the model takes ids, and these rows have numbers alone");
+    for (int64_t i = 0; i < n * each; i++) {
+        int64_t most = rows[i % each];
+        if (ids[i] < -1 || (most && ids[i] >= most))
+            return tt_fail(TT_EINVAL, "row %lld: id %d, but its table has %lld rows",
+                           (long long)(i / each), ids[i], (long long)most);
+    }
+    return TT_OK;
+}
+
+tt_err tt_use_predict_rows(tt_use *u, const float *x, const int32_t *ids, int n, float *out)
+{
+    predict_job j = {.u = u, .given = true, .x = x, .ids = ids, .n = n, .out = out};
+    tt_err err = check_ids(u, ids, n);
+
+    if (!err && tt_model_row(u->model).features && !x)
+        err = tt_fail(TT_EINVAL, "the model takes numbers, and these rows have ids alone");
+    return err ? err : predict(u, &j);
 }
 
 tt_err tt_use_check_next(const tt_use *u)
@@ -325,6 +347,11 @@ tt_err tt_use_export(const tt_use *u, const char *path)
     err = tt_tensors_write(path, e, u->param_count, NULL, NULL);
     free(e);
     return err;
+}
+
+tt_err tt_use_export_hf(const tt_use *u, const char *folder)
+{
+    return hf_write(u->model, u->w, folder);
 }
 
 void tt_use_close(tt_use *u)

@@ -1,15 +1,18 @@
 /* weights: taking weights from a file by name, whoever wrote it. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
-#include "trainer.h"
+#include "hf.h"
 
 /* What is loaded from: the model's file of a checkpoint of ours, or any safetensors file. */
 typedef struct source {
     tt_ckpt *ckpt;
     tt_tensors *opened;
     const tt_tensors *file;
+    char path[4300]; /* of the file, if it is not in a checkpoint */
 } source;
 
 /* The optimiser's state is in files of its own, and nobody's weights. */
@@ -22,20 +25,51 @@ static tt_err take_model(const char *path, source *s)
     return s->file ? TT_OK : tt_fail(TT_ECKPT, "%s: the checkpoint has no model.safetensors", path);
 }
 
+/* A folder of others: Hugging Face calls the file always the same. */
+static tt_err open_folder(const char *path, source *s)
+{
+    static const struct {
+        const char *file, *what;
+    } known[] = {{"model.safetensors.index.json", "its weights are split in several files, and one "
+                                                  "is read here: join them to model.safetensors"},
+                 {"pytorch_model.bin", "its weights are pickled, and that is not read here: save "
+                                       "them as model.safetensors"}};
+    char other[4300];
+
+    snprintf(s->path, sizeof s->path, "%s/model.safetensors", path);
+    if (tt_file_exists(s->path)) return tt_tensors_open(s->path, &s->opened);
+    for (int i = 0; i < TT_COUNT(known); i++) {
+        snprintf(other, sizeof other, "%s/%s", path, known[i].file);
+        if (tt_file_exists(other)) return tt_fail(TT_ECKPT, "%s: %s", path, known[i].what);
+    }
+    return tt_fail(TT_ECKPT,
+                   "%s is neither a run folder, nor a checkpoint, nor has it a model.safetensors",
+                   path);
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
 static tt_err source_open(const char *path, source *s)
 {
     char inner[4300];
     size_t n = strlen(path);
+    tt_err err;
 
     if (!tt_file_exists(path)) return tt_fail(TT_ECKPT, "%s: no such file or folder", path);
-    tt_err err;
     snprintf(inner, sizeof inner, "%s/manifest.json", path);
     if (tt_file_exists(inner)) {
         err = tt_ckpt_open_path(path, true, &s->ckpt);
     } else {
         snprintf(inner, sizeof inner, "%s/checkpoints", path);
+        snprintf(s->path, sizeof s->path, "%s", path);
         if (tt_file_exists(inner))
             err = tt_ckpt_open(inner, -1, true, &s->ckpt);
+        else if (is_folder(path))
+            err = open_folder(path, s);
         else if (n > 12 && !strcmp(path + n - 12, ".safetensors"))
             err = tt_tensors_open(path, &s->opened);
         else
@@ -91,17 +125,186 @@ static bool is_extra(const tt_entry *e)
     return n >= tail && !strcmp(e->name + n - tail, counter);
 }
 
-static bool same_shape(const tt_entry *e, const tt_param *p)
+/* Names of one complaint; only the first of very many are told. */
+typedef struct list {
+    tt_str text;
+    int count;
+} list;
+
+static void list_add(list *l, const char *fmt, ...)
 {
-    return e->rank == p->rank && !memcmp(e->shape, p->shape, (size_t)p->rank * sizeof *p->shape);
+    char line[400];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    if (++l->count <= 20)
+        tt_str_add(&l->text, "\n  %s", line);
+    else if (l->count == 21)
+        tt_str_add(&l->text, "\n  ...");
 }
 
-static void list_name(tt_str *s, int *count, const char *name)
+typedef struct loading {
+    const char *path;
+    const tt_tensors *file;
+    const tt_node *rules;
+    bool hf, partial;
+    bool lone_head; /* hf: there is lm_head, but not wte, which is the same */
+    const tt_param *params;
+    int count, taken;
+    bool *got; /* (count) */
+    float *w;
+    list missing, extra, unfit, odd;
+} loading;
+
+static int find_param(const loading *l, const char *name)
 {
-    if (++*count <= 20)
-        tt_str_add(s, "\n  %s", name);
-    else if (*count == 21)
-        tt_str_add(s, "\n  ...");
+    int k = 0;
+
+    while (k < l->count && strcmp(l->params[k].name, name)) k++;
+    return k == l->count ? -1 : k;
+}
+
+static void show_shape(const int64_t *dim, int rank, bool turn, char *out, size_t size)
+{
+    tt_shape s = {.rank = rank};
+
+    for (int i = 0; i < rank && i < 6; i++) s.dim[i] = dim[turn ? rank - 1 - i : i];
+    if (rank > 6)
+        snprintf(out, size, "%d dimensions", rank);
+    else
+        tt_shape_show(s, out, size);
+}
+
+/* The numbers of a tensor for a parameter, or a complaint. */
+static tt_err take_entry(loading *l, const tt_entry *e, int k, bool turn)
+{
+    const tt_param *p = &l->params[k];
+    char have[80], want[80];
+    float *to = l->w + p->at, *temp;
+    tt_err err;
+
+    if (l->got[k]) {
+        list_add(&l->odd, "%.200s: another tensor is %s already", e->name, p->name);
+        return TT_OK;
+    }
+    l->got[k] = true;
+    for (int i = 0; i < p->rank || e->rank != p->rank; i++) {
+        if (e->rank == p->rank && e->shape[i] == p->shape[turn ? p->rank - 1 - i : i]) continue;
+        show_shape(e->shape, e->rank, false, have, sizeof have);
+        show_shape(p->shape, p->rank, turn, want, sizeof want);
+        list_add(&l->unfit, "%.200s: it is %s, the model's would be %s", e->name, have, want);
+        return TT_OK;
+    }
+    l->taken++;
+    if (!turn) return tt_entry_floats(e, to, p->n);
+    temp = malloc(tt_mul_size((size_t)p->n, sizeof *temp));
+    if (!temp) return tt_fail(TT_ENOMEM, "no memory for tensor %.200s", e->name);
+    if (!(err = tt_entry_floats(e, temp, p->n))) hf_turn(temp, e->shape[0], e->shape[1], to);
+    free(temp);
+    return err;
+}
+
+/* A tensor of Hugging Face that the model has no parameter for: biases that are zero do no harm to
+ * a model without; lm_head is wte again where they are tied. */
+static tt_err take_rest(loading *l, const tt_entry *e, const char *name)
+{
+    int64_t n = e->bytes / (int64_t)tt_dtype_size(e->type);
+    int wte = strcmp(name, "lm_head.weight") ? -1 : find_param(l, "wte.weight");
+    size_t tail = strlen(name) > 5 ? strlen(name) - 5 : 0;
+    bool same = true;
+    float *have;
+    tt_err err;
+
+    if ((wte < 0 && strcmp(name + tail, ".bias")) || (wte >= 0 && n != l->params[wte].n)) {
+        list_add(&l->extra, "%.200s", e->name);
+        return TT_OK;
+    }
+    have = malloc(tt_mul_size((size_t)n + 1, sizeof *have));
+    if (!have) return tt_fail(TT_ENOMEM, "no memory for tensor %.200s", e->name);
+    if (!(err = tt_entry_floats(e, have, n))) {
+        const float *wants = wte < 0 ? NULL : l->w + l->params[wte].at;
+        for (int64_t i = 0; i < n && same; i++) same = have[i] == (wants ? wants[i] : 0);
+        if (!same && wte < 0)
+            list_add(&l->extra, "%.200s", e->name);
+        else if (!same)
+            list_add(&l->odd, "%.200s: it differs from wte.weight, to which the model ties it",
+                     e->name);
+    }
+    free(have);
+    return err;
+}
+
+/* The parameter that a tensor is for; -1: none. `name` is what it is called here. */
+static int param_of(const loading *l, const tt_entry *e, char *name, size_t size, hf_use *use)
+{
+    int k;
+
+    renamed(l->rules, e->name, name, size);
+    *use = l->hf ? hf_means(name) : HF_TAKE;
+    k = *use == HF_IGNORE ? -1 : find_param(l, name);
+    if (k < 0 && l->lone_head && !strcmp(name, "lm_head.weight")) k = find_param(l, "wte.weight");
+    return k;
+}
+
+static tt_err take_all(loading *l)
+{
+    char name[1024];
+    hf_use use;
+    tt_err err = TT_OK;
+
+    for (int i = 0; i < tt_tensors_count(l->file) && !err; i++) {
+        const tt_entry *e = tt_tensors_at(l->file, i);
+        int k = param_of(l, e, name, sizeof name, &use);
+        if (k >= 0) err = take_entry(l, e, k, use == HF_TURN);
+    }
+    for (int i = 0; i < tt_tensors_count(l->file) && !err; i++) {
+        const tt_entry *e = tt_tensors_at(l->file, i);
+        if (param_of(l, e, name, sizeof name, &use) >= 0 || use == HF_IGNORE) continue;
+        if (l->hf)
+            err = take_rest(l, e, name);
+        else if (!is_extra(e))
+            list_add(&l->extra, "%.200s", e->name);
+    }
+    for (int k = 0; k < l->count; k++)
+        if (!l->got[k]) list_add(&l->missing, "%.200s", l->params[k].name);
+    return err;
+}
+
+/* What did not fit is an error, or with `partial` a warning if something did. */
+static tt_err tell(const loading *l)
+{
+    tt_str report = {0};
+    tt_err err = TT_OK;
+
+    if (l->missing.count) tt_str_add(&report, "\nnot in the file:%s", l->missing.text.data);
+    if (l->extra.count) tt_str_add(&report, "\nnot in the model:%s", l->extra.text.data);
+    if (l->unfit.count) tt_str_add(&report, "\nof another shape:%s", l->unfit.text.data);
+    if (l->odd.count) tt_str_add(&report, "\nin doubt:%s", l->odd.text.data);
+    if (report.size && (!l->partial || !l->taken))
+        err =
+            tt_fail(TT_ECKPT, "%s does not fit the model%s%s", l->path, report.data,
+                    l->partial ? "" : "\n(--partial takes what matches; model.rename maps names)");
+    else if (report.size)
+        tt_warn("%s: took %d of %d tensors%s", l->path, l->taken, l->count, report.data);
+    tt_str_free(&report);
+    return err;
+}
+
+/* Is a file of others one whose layout we know? Part of it may be for any model. */
+static tt_err know_layout(loading *l, const source *s, const tt_model *m)
+{
+    tt_err err;
+
+    l->hf = s->opened && hf_is(s->file);
+    if (!l->hf) return TT_OK;
+    l->lone_head = !tt_tensors_find(s->file, "wte.weight") &&
+                   !tt_tensors_find(s->file, "transformer.wte.weight");
+    err = hf_check(m, s->path);
+    if (err != TT_ECKPT || !l->partial) return err;
+    tt_warn("%s", tt_message());
+    return TT_OK;
 }
 
 static tt_err check_rules(const tt_node *rules)
@@ -115,51 +318,24 @@ static tt_err check_rules(const tt_node *rules)
     return TT_OK;
 }
 
-tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, const tt_param *params,
-                       int count, float *w)
+tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, const tt_model *m,
+                       float *w)
 {
     source s = {0};
-    tt_str missing = {0}, extra = {0}, unfit = {0};
-    int missing_count = 0, extra_count = 0, unfit_count = 0, taken = 0;
-    bool *got = calloc((size_t)count + 1, sizeof *got);
-    tt_err err = got ? check_rules(rules) : tt_fail(TT_ENOMEM, "no memory");
+    loading l = {.path = path, .rules = rules, .partial = partial, .w = w};
+    tt_err err = check_rules(rules);
 
-    if (err || (err = source_open(path, &s))) goto out;
-    for (int i = 0; i < tt_tensors_count(s.file) && !err; i++) {
-        const tt_entry *e = tt_tensors_at(s.file, i);
-        char name[1024];
-        int k = 0;
-        renamed(rules, e->name, name, sizeof name);
-        while (k < count && strcmp(params[k].name, name)) k++;
-        if (k == count) {
-            if (!is_extra(e)) list_name(&extra, &extra_count, e->name);
-        } else if (!same_shape(e, &params[k])) {
-            list_name(&unfit, &unfit_count, params[k].name);
-            got[k] = true;
-        } else {
-            err = tt_entry_floats(e, w + params[k].at, params[k].n);
-            got[k] = true;
-            taken++;
-        }
-    }
-    for (int k = 0; k < count; k++)
-        if (!got[k]) list_name(&missing, &missing_count, params[k].name);
-    if (err) goto out;
-    tt_str report = {0};
-    if (missing_count) tt_str_add(&report, "\nnot in the file:%s", missing.data);
-    if (extra_count) tt_str_add(&report, "\nnot in the model:%s", extra.data);
-    if (unfit_count) tt_str_add(&report, "\nof another shape:%s", unfit.data);
-    if (report.size && (!partial || !taken))
-        err = tt_fail(TT_ECKPT, "%s does not fit the model%s%s", path, report.data,
-                      partial ? "" : "\n(--partial takes what matches; model.rename maps names)");
-    else if (report.size)
-        tt_warn("%s: took %d of %d tensors%s", path, taken, count, report.data);
-    tt_str_free(&report);
-out:
+    l.params = tt_model_params(m, &l.count);
+    l.got = calloc((size_t)l.count + 1, sizeof *l.got);
+    if (!l.got) err = tt_fail(TT_ENOMEM, "no memory");
+    if (!err) err = source_open(path, &s);
+    l.file = s.file;
+    if (!err && !(err = know_layout(&l, &s, m)) && !(err = take_all(&l))) err = tell(&l);
     source_close(&s);
-    tt_str_free(&missing);
-    tt_str_free(&extra);
-    tt_str_free(&unfit);
-    free(got);
+    tt_str_free(&l.missing.text);
+    tt_str_free(&l.extra.text);
+    tt_str_free(&l.unfit.text);
+    tt_str_free(&l.odd.text);
+    free(l.got);
     return err;
 }
