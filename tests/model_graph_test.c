@@ -173,3 +173,26 @@ TT_TEST(graph, accuracy_is_that_of_the_loss_with_labels)
         tt_str_free(&text);
     }
 }
+
+/* A dropout of the job's own is none of the preset's. */
+TT_TEST(graph, a_preset_takes_its_own_layers)
+{
+    static const char text[] = "{input: {features: [3], ids: 4}, layers: [dropout: {p: 0.5}, "
+                               "gpt: {vocab: 5, layers: 1, heads: 1, width: 4, dropout: 0.1}], "
+                               "loss: softmax_cross_entropy}";
+    tt_tree *tree;
+    tt_model *m;
+    bool found = false;
+
+    EXPECT_OK(tt_tree_parse("model", text, strlen(text), &tree));
+    EXPECT_OK(tt_model_open(tt_tree_root(tree), &(tt_model_opts){0}, &m));
+    for (int i = 0; i < tt_model_layer_count(m); i++) {
+        tt_layer_info l = tt_model_layer(m, i);
+        if (strcmp(l.name, "h.0.mid")) continue;
+        found = true;
+        EXPECT(strstr(l.inputs, "drop") && !strstr(l.inputs, "dropout1"));
+    }
+    EXPECT(found);
+    tt_model_close(m);
+    tt_tree_close(tree);
+}

@@ -206,6 +206,44 @@ TT_TEST(pixels, ties_and_broken_numbers_count_alike_everywhere)
     }
 }
 
+/* One judges pixels, the other whole samples: which is told first does not matter, and each counts
+ * as it does by itself. */
+TT_TEST(pixels, losses_of_different_rows_add_up_in_any_order)
+{
+    static const char net_text[] =
+        "input: [2, 5, 4]\nlayers:\n- conv: {name: a, out: 5, kernel: 1}\n"
+        "- conv: {name: b, out: 2, kernel: 1}\nloss:\n";
+    static const char *const losses[] = {
+        "- softmax_cross_entropy: {from: a}\n- mse: {from: b, target: input}\n",
+        "- mse: {from: b, target: input}\n- softmax_cross_entropy: {from: a}\n",
+    };
+    double mean[2], parts = 0;
+    float *grad = NULL;
+
+    for (int i = 0; i < 2; i++) {
+        tt_str text = {0};
+        net n;
+        tt_str_add(&text, "%s%s", net_text, losses[i]);
+        net_open(&n, text.data, NULL, 64);
+        tt_str_free(&text);
+        for (int k = 0; k < N * PIXELS; k++) n.label[k] = n.label[k] < 0 ? 0 : n.label[k];
+        pass(&n, TT_PASS_TRAIN);
+        const tt_result *r = tt_run_result(n.r);
+        mean[i] = r->loss / r->weight;
+        parts = r->part[0] / r->part_weight[0] + r->part[1] / r->part_weight[1];
+        EXPECT_NEAR(N, r->weight, 0);
+        EXPECT_NEAR(parts, mean[i], 1e-4 * parts);
+        if (!grad) {
+            grad = malloc((size_t)n.size * 4);
+            memcpy(grad, n.grad, (size_t)n.size * 4);
+        } else {
+            for (int64_t k = 0; k < n.size; k++) EXPECT_NEAR(grad[k], n.grad[k], 1e-4);
+        }
+        net_close(&n);
+    }
+    free(grad);
+}
+
 static void expect_bad(const char *text, const char *part)
 {
     tt_tree *tree;
@@ -232,4 +270,39 @@ TT_TEST(pixels, layers_that_cannot_be_are_refused)
     expect_bad("{input: [1, 4, 4], layers: [upsample: {scale: 4096}, upsample: {scale: 4096}], "
                "loss: mse}",
                "pixels along a side");
+    expect_bad(
+        "{input: {ids: 4}, layers: [embedding: {name: e, rows: 6, dim: 3}, "
+        "dense: {name: a, out: 6, tied: e}, dense: {out: 3}, dense: {name: b, out: 6, tied: e}], "
+        "loss: softmax_cross_entropy}",
+        "shared with 'a' already");
+}
+
+/* Of a sequence each position's numbers sum to 1, of an image each pixel's, unless the axis is
+ * told. */
+TT_TEST(pixels, softmax_goes_over_channels_unless_told)
+{
+    static const struct {
+        const char *input, *layers;
+        int64_t step; /* from one to the next of what sums to 1 */
+        int count;
+    } cases[] = {{"[5, 4]", "[softmax]", 1, 4},
+                 {"[5, 4]", "[softmax: {axis: 0}]", 4, 5},
+                 {"[2, 5, 2]", "[softmax]", 10, 2},
+                 {"[20]", "[softmax]", 1, 20}};
+
+    for (int i = 0; i < TT_COUNT(cases); i++) {
+        tt_str text = {0};
+        double sum = 0;
+        int64_t features;
+        net n;
+        tt_str_add(&text, "{input: %s, layers: %s, loss: mse}", cases[i].input, cases[i].layers);
+        net_open(&n, text.data, NULL, 64);
+        tt_str_free(&text);
+        n.b.n = 1;
+        pass(&n, TT_PASS_PREDICT);
+        EXPECT_OK(tt_run_output(n.r, NULL, n.out, &features));
+        for (int k = 0; k < cases[i].count; k++) sum += n.out[k * cases[i].step];
+        EXPECT_NEAR(1, sum, 1e-5);
+        net_close(&n);
+    }
 }

@@ -69,6 +69,11 @@ static tt_err tie(graph *g, layer *l, const char *name, int64_t out, int64_t in)
         return tt_node_fail(at, "tied: the table of '%s' is %lldx%lld, but '%s' takes %lld to %lld",
                             name, (long long)p->shape[0], (long long)p->shape[1], l->name,
                             (long long)in, (long long)out);
+    for (const layer *k = g->layers; k < l; k++)
+        if (k->shared && k->param[0] == g->layers[other].param[0])
+            return tt_node_fail(
+                at, "tied: the table of '%s' is shared with '%s' already, and can be with one",
+                name, k->name);
     l->param[l->param_count++] = g->layers[other].param[0];
     l->shared = 1;
     l->detail = tt_arena_printf(g->arena, "tied to %s", name);
@@ -360,15 +365,17 @@ static tt_err concat_shape(graph *g, layer *l)
 
 static const tt_key softmax_keys[] = {
     COMMON,
-    {"axis", TT_INT, offsetof(axis_args, axis), "0", -6, 5, NULL,
-     "dimension summed to 1; 0: the first (channels), -1: the last"},
+    {"axis", TT_INT, offsetof(axis_args, axis), "-", -6, 5, NULL,
+     "dimension summed to 1; 0: the first, -1: the last. Not given: channels of images, and of a "
+     "sequence each position's numbers"},
 };
 
 static tt_err softmax_shape(graph *g, layer *l)
 {
     (void)g;
     axis_args *a = l->args;
-    int64_t axis = a->axis < 0 ? a->axis + l->in.rank : a->axis;
+    bool given = tt_node_get(l->args_at, "axis") != NULL;
+    int64_t axis = !given ? l->in.rank == 2 : a->axis < 0 ? a->axis + l->in.rank : a->axis;
 
     if (axis < 0 || axis >= l->in.rank)
         return tt_node_fail(l->at, "axis: %lld, but the input of '%s' has %d dimension%s",

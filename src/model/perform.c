@@ -378,6 +378,7 @@ static void judge(tt_run *r, const call *c)
     bool back = r->pass == TT_PASS_TRAIN && c->in_grad[0], alone = r->m->g.loss_count == 1;
     float *dx = !back ? NULL : c->in_add[0] ? at_buffer(r, c->scratch) : grad(r, c->in[0]);
     int n = r->in.n * (int)c->rows;
+    double scale = l->scale / (alone ? 1 : (double)c->rows);
     tt_loss_args a = {.kind = l->kind,
                       .n = n,
                       .d = c->d,
@@ -392,15 +393,16 @@ static void judge(tt_run *r, const call *c)
 
     if (c->loss == r->m->g.judged && r->pass == TT_PASS_EVAL) a.seen = r->seen;
     r->m->k->loss(&a);
-    if (back && l->scale != 1) r->m->k->scale((int64_t)n * c->d, (float)l->scale, dx);
+    if (back && scale != 1) r->m->k->scale((int64_t)n * c->d, (float)scale, dx);
     if (back && c->in_add[0])
         r->m->k->add((int64_t)n * c->d, grad(r, c->in[0]), dx, grad(r, c->in[0]));
     out->part[c->loss] = a.loss;
     out->part_weight[c->loss] = a.weight;
-    out->loss += l->scale * a.loss;
-    /* One loss is averaged over the rows that count; several are averaged over all rows, because
-     * the parts of one gradient cannot be divided by different numbers afterwards. */
-    out->weight = alone ? a.weight : n;
+    out->loss += scale * a.loss;
+    /* One loss is averaged over the rows that count; several are averaged over all rows, each over
+     * its own of a sample, because the parts of one gradient cannot be divided by different numbers
+     * afterwards. */
+    out->weight = alone ? a.weight : r->in.n;
     if (c->loss == r->m->g.judged) {
         out->correct = a.correct;
         out->top5 = a.top5;

@@ -165,8 +165,9 @@ static tt_err expand_gpt(tt_node *args, tt_str *out)
     if (a.dropout > 0) snprintf(drop, sizeof drop, "- dropout: {p: %.9g}\n", a.dropout);
     tt_str_add(out,
                "- embedding: {name: wte, rows: %lld, dim: %lld, std: 0.02}\n"
-               "- positions: {name: wpe, count: %lld, std: 0.02}\n%s",
-               (long long)a.vocab, (long long)a.width, (long long)a.positions, drop);
+               "- positions: {name: wpe, count: %lld, std: 0.02}\n",
+               (long long)a.vocab, (long long)a.width, (long long)a.positions);
+    if (a.dropout > 0) tt_str_add(out, "- dropout: {name: drop, p: %.9g}\n", a.dropout);
     for (int i = 0; i < a.layers; i++) {
         double end = 0.02 / sqrt(2.0 * (double)a.layers);
         tt_str_add(out,
@@ -181,7 +182,7 @@ static tt_err expand_gpt(tt_node *args, tt_str *out)
             tt_str_add(out, "- add: {name: h.%d.mid, from: [prev, h.%d.out]}\n", i, i - 1);
         else
             tt_str_add(out, "- add: {name: h.0.mid, from: [prev, %s]}\n",
-                       a.dropout > 0 ? "dropout1" : "wpe");
+                       a.dropout > 0 ? "drop" : "wpe");
         tt_str_add(out,
                    "- layernorm: {name: h.%d.ln_2}\n"
                    "- dense: {name: h.%d.mlp.c_fc, out: %lld, bias: %s, init: normal}\n- gelu: "

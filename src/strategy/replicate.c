@@ -251,11 +251,13 @@ static bool run_unit(tt_strategy *s, int me, int u, const tt_batch *from, int sk
         int64_t a = (int64_t)count * i / parts, b = (int64_t)count * (i + 1) / parts;
         tt_batch in = tt_batch_cut(from, (int)(first - skip + a), (int)(b - a), &s->sample);
         double begun = tt_clock_s();
-        if (TT_FAILPOINT("step.nan") && in.n) *(float *)(uintptr_t)in.x = NAN;
+        bool spoil = TT_FAILPOINT("step.nan") && in.n;
+        if (spoil && in.x) *(float *)(uintptr_t)in.x = NAN;
         if (!run_part(s, me, &in, grad, i > 0, last && i == parts - 1, s->backup_of[u], reduced))
             return false;
         const tt_result *r = tt_run_result(tt_crew_run(s->crew, me));
         tt_result_add(to, r);
+        if (spoil && !in.x) to->loss = NAN; /* there are ids alone */
         for (int k = 0; k < in.n && in.place; k++) to->witness += tt_mix(in.place[2 * k + 1]);
         trace_add(s, me, TRACE_FORWARD, u, begun, r->turned_s);
         if (trace_on(s)) trace_add(s, me, TRACE_BACKWARD, u, r->turned_s, tt_clock_s());
