@@ -84,6 +84,9 @@ typedef struct call {
     int64_t packed_at, packed_count;
     int saved, scratch, scratch_back; /* buffers, -1: none                             */
     int loss;
+    int head; /* loss: the call that it is computed with, in blocks (head.c); -1: none ... */
+    int block, block_grad; /* ... buffers of a block, -1: none                             */
+    bool judged;           /* conv: its output is never whole where a run is for training  */
     const tt_custom *custom;
     const void *args;
 } call;
@@ -109,5 +112,11 @@ struct tt_model {
 };
 
 void compile(tt_model *m); /* from m->g; cannot fail */
+void plan_lives(tt_model *m);
+
+/* head.c: the call that a loss can be computed with, once the way back is planned; -1: none. And
+ * the rows of a block. */
+int head_of(const tt_model *m, const call *loss);
+int64_t head_block(const call *loss);
 
 #endif

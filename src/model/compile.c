@@ -4,8 +4,8 @@
  * follow their input; a reorder is put in where neighbours disagree) and fuse what belongs
  * together: conv or dense + relu;  conv + max pool + relu in either order (LANES);  batch norm (+
  * add) + relu. Then backward: who writes a gradient first overwrites, the others add; a sum's
- * gradient is not copied where it can be the same memory. Last, the lives of all buffers, from
- * which tt_run_open lays out memory.
+ * gradient is not copied where it can be the same memory. Last, the lives of all buffers (lives.c),
+ * from which tt_run_open lays out memory.
  *
  * Nothing here depends on values or timing: the calls follow from the job, the kernels and the
  * usual grain. */
@@ -61,6 +61,7 @@ static call *new_call(builder *b, call_kind kind, int at)
     c->kind = kind;
     c->layer = at;
     c->add = c->saved = c->scratch = c->scratch_back = c->loss = -1;
+    c->head = c->block = c->block_grad = -1;
     if (at < 0) return c;
     const layer *l = &b->g->layers[at];
     c->param_count = l->param_count;
@@ -621,93 +622,21 @@ static void plan_back(builder *b)
                                 m->calls[k].param[0] == m->calls[i].param[0];
 }
 
-/* ---- Lives ---- */
-
-static void live(tt_model *m, int buf, int time)
+/* Losses of large layers are computed with them, a block of rows at a time. */
+static void plan_heads(builder *b)
 {
-    if (buf < 0) return;
-    buffer *x = &m->buffers[buf];
-    if (time < x->birth) x->birth = time;
-    if (time > x->death) x->death = time;
-    if (time < m->call_count && time > x->death_forward) x->death_forward = time;
-}
+    tt_model *m = b->m;
 
-static bool needs_input_back(const call *c)
-{
-    switch (c->kind) {
-    case CALL_CONV:
-    case CALL_RECUR:
-        return c->train_params;
-    case CALL_NORM:
-    case CALL_LAYERNORM:
-    case CALL_MUL:
-    case CALL_CUSTOM:
-    case CALL_ATTEND:
-    case CALL_INTERACT:
-    case CALL_FM:
-        return true;
-    case CALL_UNARY:
-        return c->unary == TT_GELU || c->unary == TT_GELU_TANH;
-    default:
-        return false;
+    for (int i = 0; i < m->call_count; i++) {
+        call *c = &m->calls[i];
+        if (c->kind != CALL_LOSS || (c->head = head_of(m, c)) < 0) continue;
+        call *head = &m->calls[c->head];
+        int64_t rows = head_block(c);
+        head->judged = true;
+        c->block = new_buffer(b, 0, rows * c->d * 4);
+        c->block_grad = new_buffer(b, 0, rows * c->d * 4);
+        c->scratch = new_buffer(b, 0, (int64_t)m->k->conv_scratch(&head->conv, (int)rows));
     }
-}
-
-static bool needs_output_back(const call *c)
-{
-    switch (c->kind) {
-    case CALL_CONV:
-        return c->conv.relu && !c->conv.pool;
-    case CALL_NORM:
-        return c->relu;
-    case CALL_RECUR:
-        return !c->recur.last;
-    case CALL_SOFTMAX:
-    case CALL_CUSTOM:
-    case CALL_ATTEND:
-        return true;
-    case CALL_UNARY:
-        return c->unary != TT_GELU && c->unary != TT_GELU_TANH;
-    default:
-        return false;
-    }
-}
-
-static void last_to_end(tt_model *m, int t)
-{
-    live(m, m->tensors[t].act, m->call_count - 1);
-    live(m, m->tensors[t].act, 2 * m->call_count);
-}
-
-static void plan_lives(tt_model *m)
-{
-    int n = m->call_count;
-
-    for (int i = 0; i < n; i++) {
-        const call *c = &m->calls[i];
-        int back = 2 * n - 1 - i;
-        live(m, c->scratch, i);
-        live(m, c->saved, i);
-        for (int k = 0; k < c->in_count; k++) live(m, m->tensors[c->in[k]].act, i);
-        if (c->kind == CALL_LOSS) {
-            if (c->in_grad[0]) live(m, m->tensors[c->in[0]].grad, i);
-            continue;
-        }
-        live(m, m->tensors[c->out].act, i);
-        if (!c->backward) continue;
-        live(m, c->scratch_back, back);
-        live(m, c->saved, back);
-        live(m, m->tensors[c->out].grad, back);
-        for (int k = 0; k < c->in_count; k++) {
-            if (c->in_grad[k]) live(m, m->tensors[c->in[k]].grad, back);
-            if (needs_input_back(c)) live(m, m->tensors[c->in[k]].act, back);
-        }
-        if (needs_output_back(c)) live(m, m->tensors[c->out].act, back);
-    }
-    /* What may be asked for after the pass lives to its end. */
-    int last = m->layer_tensor[m->g.layer_count - 1];
-    last_to_end(m, last);
-    if (m->keep >= 0) last_to_end(m, m->layer_tensor[m->keep]);
 }
 
 /* Of a recurrent layer's forward products, what the way back to states and inputs takes. */
@@ -775,6 +704,7 @@ void compile(tt_model *m)
     }
     for (int i = 0; i < g->loss_count; i++) add_loss(&b, i);
     plan_back(&b);
+    plan_heads(&b);
     for (int t = 1; t < m->tensor_count; t++)
         m->tensors[t].act = new_buffer(&b, m->tensors[t].count * 4, 0);
     plan_lives(m);

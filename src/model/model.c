@@ -197,6 +197,9 @@ void tt_model_show_calls(const tt_model *m, tt_str *out)
         if (c->kind == CALL_CONV && c->conv.pool) tt_str_add(out, " + maxpool");
         if (c->add >= 0) tt_str_add(out, " + add");
         if (c->conv.relu || c->relu) tt_str_add(out, " + relu");
+        if (c->head >= 0)
+            tt_str_add(out, " with %s, %lld rows at a time",
+                       m->g.layers[m->calls[c->head].layer].name, (long long)head_block(c));
         tt_str_add(out, "\n");
     }
 }

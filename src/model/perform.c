@@ -28,7 +28,7 @@ static int64_t volume(const tt_run *r, int t)
 
 /* ---- Arguments of the kernels ---- */
 
-static tt_conv_args conv_of(const tt_run *r, const call *c, bool back)
+tt_conv_args conv_of(const tt_run *r, const call *c, bool back)
 {
     tt_conv_args a = {.n = r->in.n * (int)c->rows,
                       .x = act(r, c->in[0]),
@@ -392,10 +392,15 @@ static void judge(tt_run *r, const call *c)
                       .smoothing = l->smoothing};
 
     if (c->loss == r->m->g.judged && r->pass == TT_PASS_EVAL) a.seen = r->seen;
-    r->m->k->loss(&a);
-    if (back && scale != 1) r->m->k->scale((int64_t)n * c->d, (float)scale, dx);
-    if (back && c->in_add[0])
-        r->m->k->add((int64_t)n * c->d, grad(r, c->in[0]), dx, grad(r, c->in[0]));
+    if (c->head >= 0 && r->train) {
+        const tt_loss_args whole = a;
+        head_judge(r, c, &whole, (float)scale, &a);
+    } else {
+        r->m->k->loss(&a);
+        if (back && scale != 1) r->m->k->scale((int64_t)n * c->d, (float)scale, dx);
+        if (back && c->in_add[0])
+            r->m->k->add((int64_t)n * c->d, grad(r, c->in[0]), dx, grad(r, c->in[0]));
+    }
     out->part[c->loss] = a.loss;
     out->part_weight[c->loss] = a.weight;
     out->loss += scale * a.loss;
@@ -467,6 +472,7 @@ bool perform_forward(tt_run *r, const call *c, int phase)
 
     switch (c->kind) {
     case CALL_CONV: {
+        if (in_blocks(r, c)) break;
         tt_conv_args a = conv_of(r, c, false);
         k->conv_forward(&c->conv, &a);
         break;
@@ -565,6 +571,7 @@ bool perform_backward(tt_run *r, const call *c, int phase)
 
     switch (c->kind) {
     case CALL_CONV: {
+        if (in_blocks(r, c)) break;
         tt_conv_args a = conv_of(r, c, true);
         k->conv_backward(&c->conv, &a);
         break;

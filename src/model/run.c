@@ -282,6 +282,9 @@ tt_err tt_run_output(tt_run *r, const char *name, float *out, int64_t *features)
     if (!kept || m->layer_tensor[at] < 0)
         return tt_fail(TT_EINVAL, "the output of '%s' was not kept: open the model with keep",
                        name);
+    if (!act(r, m->layer_tensor[at]))
+        return tt_fail(TT_EINVAL, "a run for training does not keep the output of '%s'",
+                       m->g.layers[at].name);
     const tensor *t = &m->tensors[m->layer_tensor[at]];
     tt_shape s = m->g.layers[at].out;
     *features = t->count;

@@ -27,6 +27,17 @@ bool perform_forward(tt_run *r, const call *c, int phase);
 bool perform_backward(tt_run *r, const call *c, int phase);
 bool norm_uses_batch(const tt_run *r, const call *c); /* else its running statistics */
 
+tt_conv_args conv_of(const tt_run *r, const call *c, bool back);
+/* head.c: the loss of all rows of `whole`, and its way back, into `sum`. */
+void head_judge(tt_run *r, const call *c, const tt_loss_args *whole, float scale,
+                tt_loss_args *sum);
+
+/* Is the call's output never whole in this run? */
+static inline bool in_blocks(const tt_run *r, const call *c)
+{
+    return c->judged && r->train;
+}
+
 static inline void *at_buffer(const tt_run *r, int buf)
 {
     return buf < 0 || r->offset[buf] < 0 ? NULL : r->memory + r->offset[buf];

@@ -1,0 +1,40 @@
+/* A large vocabulary, whose scores are never whole: exact is exact all the same. */
+#include "train_together.h"
+
+static const char text[] = "name: t\n"
+                           "model:\n"
+                           "  input: {ids: 32}\n"
+                           "  layers: [gpt: {vocab: 20000, layers: 1, heads: 1, width: 4}]\n"
+                           "  loss: softmax_cross_entropy\n"
+                           "data: {dir: ., train: {format: text, file: t.txt}, val: {split: 0.1}}\n"
+                           "train: {steps: 2, batch: 42, optimizer: {adamw: {lr: 1e-2}}}\n"
+                           "parallel: {exact: true, grains: 3}\n"
+                           "checkpoint: {every: never}\n";
+
+TT_TEST(head, exact_is_the_same_for_any_workers)
+{
+    static const int sizes[] = {2, 3};
+    together one = {.text = text, .changes = "", .threads = 1, .opts = {.no_files = true}};
+    together blank = one;
+    tt_str story = {0}, calls = {0};
+    trained x;
+
+    for (int i = 0; i < 900; i++) tt_str_add(&story, "%d and ", i * i % 97);
+    tt_test_write("t.txt", story.data, story.size);
+    EXPECT_OK(open_job(&x, (tt_train_opts){.no_files = true, .threads = 1}, text, ""));
+    tt_model_show_calls(tt_train_model(x.t), &calls);
+    EXPECT(strstr(calls.data, "with lm_head, 416 rows at a time"));
+    close_job(&x);
+
+    EXPECT_OK(tt_sim_run(1, NULL, 60, train_rank, &one));
+    EXPECT(one.val.perplexity > 1);
+    for (int i = 0; i < TT_COUNT(sizes); i++) {
+        together many = blank;
+        many.threads = 2 - i;
+        EXPECT_OK(tt_sim_run(sizes[i], i ? apart : NULL, 60, train_rank, &many));
+        EXPECT_STR(one.sha, many.sha);
+        EXPECT(one.val.loss == many.val.loss);
+    }
+    tt_str_free(&story);
+    tt_str_free(&calls);
+}
