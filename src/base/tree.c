@@ -145,17 +145,22 @@ void tt_node_add(tt_node *parent, const char *key, tt_node *child)
         tt_node_push(parent, key ? tt_node_scalar(parent->tree, child, key) : NULL, child);
 }
 
-tt_node *tt_node_copy(tt_tree *t, const tt_node *n)
+tt_node *tt_node_copy_at(tt_tree *t, const tt_node *n, const tt_node *at)
 {
-    tt_node *c = node_like(t, n->kind, n);
+    tt_node *c = node_like(t, n->kind, at ? at : n);
 
     c->text = n->tree == t ? n->text : tt_arena_strdup(t->arena, n->text);
     c->quoted = n->quoted;
     c->is_default = n->is_default;
     for (int i = 0; i < n->count; i++)
-        tt_node_push(c, n->kind == TT_MAP ? tt_node_copy(t, n->key[i]) : NULL,
-                     tt_node_copy(t, n->item[i]));
+        tt_node_push(c, n->kind == TT_MAP ? tt_node_copy_at(t, n->key[i], at) : NULL,
+                     tt_node_copy_at(t, n->item[i], at));
     return c;
+}
+
+tt_node *tt_node_copy(tt_tree *t, const tt_node *n)
+{
+    return tt_node_copy_at(t, n, NULL);
 }
 
 /* ---- trees ---- */

@@ -60,13 +60,15 @@ tt_node *tt_node_map(tt_tree *t, const tt_node *like);
 void tt_node_add(tt_node *parent, const char *key, tt_node *child); /* key NULL for a list;
                                                                      * replaces what has the key */
 tt_node *tt_node_copy(tt_tree *t, const tt_node *n);
+/* ... as if all of it stood where `at` does: for what a program puts in the place of a node. */
+tt_node *tt_node_copy_at(tt_tree *t, const tt_node *n, const tt_node *at);
 
 tt_node *tt_node_get(const tt_node *map, const char *key); /* NULL if absent, or not a map */
-/* Do two values differ? Then `path` is led on to where they first do, and *x and *y are what is there
- * (NULL: nothing). The order of keys plays no part, nor how a number is written. */
+/* Do two values differ? Then `path` is led on to where they first do, and *x and *y are what is
+ * there (NULL: nothing). The order of keys plays no part, nor how a number is written. */
 bool tt_node_differ(const tt_node *a, const tt_node *b, tt_str *path, const tt_node **x,
                     const tt_node **y);
-bool tt_node_is_null(const tt_node *n);                    /* `key:`, `key: ~`, `key: null` */
+bool tt_node_is_null(const tt_node *n); /* `key:`, `key: ~`, `key: null` */
 
 /* "job.yaml:12:9: <message>", the line and a caret; returns TT_EINVAL. */
 tt_err tt_node_fail(const tt_node *n, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

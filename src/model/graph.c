@@ -241,16 +241,6 @@ static tt_err read_repeat(graph *g, tt_node *at, tt_node *args, const scope *s, 
     return TT_OK;
 }
 
-static void place_at(tt_node *n, const tt_node *like)
-{
-    n->line = like->line;
-    n->column = like->column;
-    for (int i = 0; i < n->count; i++) {
-        place_at(n->item[i], like);
-        if (n->key) place_at(n->key[i], like);
-    }
-}
-
 static tt_err read_preset(graph *g, const char *name, tt_node *at, tt_node *args, const scope *s,
                           int *prev)
 {
@@ -260,9 +250,8 @@ static tt_err read_preset(graph *g, const char *name, tt_node *at, tt_node *args
 
     if (!err) err = tt_tree_parse(name, text.data, text.size, &tree);
     if (!err) {
-        tt_node *list = tt_node_copy(at->tree, tt_tree_root(tree));
-        place_at(list, at); /* a mistake inside is shown where the preset stands */
-        err = read_list(g, list, s, prev);
+        /* a mistake inside is shown where the preset stands */
+        err = read_list(g, tt_node_copy_at(at->tree, tt_tree_root(tree), at), s, prev);
     }
     tt_tree_close(tree);
     tt_str_free(&text);
