@@ -107,6 +107,42 @@ TT_TEST(text, lines_have_edges_and_what_is_left_has_no_labels)
     tt_tree_close(tree);
 }
 
+/* As many lines as there are ends of either kind, and none that is empty. */
+TT_TEST(text, a_line_may_end_in_a_carriage_return_alone)
+{
+    char text[3 * 4000 + 1];
+    tt_tree *tree;
+    tt_data *d;
+
+    for (int i = 0; i < 4000; i++) memcpy(text + 3 * i, "ab\r", 4);
+    write_text("names.txt", text);
+    EXPECT_OK(open_with("{dir: '', train: {format: lines, file: names.txt, tokens: bytes}}",
+                        tokens(5, 257), &tree, &d));
+    EXPECT_INT(4000, tt_data_count(d, TT_TRAIN));
+    EXPECT_STR("ab|ab..", sample(d, TT_TRAIN, 3999, 0, false));
+    EXPECT_INT(8000, d->train->row[4000]);
+    tt_data_close(d);
+    tt_tree_close(tree);
+}
+
+/* Nothing has a name that ends before it begins. */
+TT_TEST(text, nul_is_a_byte_and_no_character)
+{
+    static const char text[] = "ab\nc\0d, and so on";
+    tt_tree *tree;
+    tt_data *d;
+
+    tt_test_write("nul.txt", text, sizeof text - 1);
+    EXPECT_ERR(TT_EDATA, open_with("{dir: '', train: {format: text, file: nul.txt}}",
+                                   tokens(4, 300), &tree, &d));
+    EXPECT_MESSAGE("nul.txt: line 2 (byte 4) has a NUL");
+    tt_tree_close(tree);
+    EXPECT_OK(open_with("{dir: '', train: {format: text, file: nul.txt, tokens: bytes}}",
+                        tokens(4, 256), &tree, &d));
+    tt_data_close(d);
+    tt_tree_close(tree);
+}
+
 TT_TEST(text, characters_are_those_of_the_training_text)
 {
     static const char job[] =
@@ -164,7 +200,9 @@ TT_TEST(text, what_does_not_fit_is_told)
         {"", "{dir: '', train: {format: text, file: t}}", "t has 0 tokens", 3, 9},
         {"", "{dir: '', train: {format: lines, file: t}}", "no lines in it", 3, 9},
         {"abc\nabcde\n", "{dir: '', train: {format: lines, file: t}}", "line 2 has", 5, 9},
-        {"abc", "{dir: '', train: {format: text, file: t, tokens: words}}", "must be bytes, chars or gpt2", 2, 9},
+        {"abc\r\n\r\n\nabcde\n", "{dir: '', train: {format: lines, file: t}}", "line 4 has", 5, 9},
+        {"abc", "{dir: '', train: {format: text, file: t, tokens: words}}",
+         "must be bytes, chars or gpt2", 2, 9},
     };
 
     for (int i = 0; i < TT_COUNT(bad); i++) {

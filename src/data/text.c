@@ -72,11 +72,16 @@ const char *tt_char_name(tt_arena *a, int32_t c)
     return tt_arena_strdup(a, text);
 }
 
-static tt_err bad_utf8(const tt_source *s, const uint8_t *text, size_t at)
+static tt_err bad_char(const tt_source *s, const uint8_t *text, size_t at)
 {
     int line = 1;
 
     for (size_t i = 0; i < at; i++) line += text[i] == '\n';
+    if (!text[at])
+        return tt_fail(TT_EDATA,
+                       "%s: line %d (byte %zu) has a NUL, which is no character of a text: say "
+                       "tokens: bytes",
+                       s->name, line, at);
     return tt_fail(TT_EDATA, "%s: line %d (byte %zu) is not UTF-8: say tokens: bytes", s->name,
                    line, at);
 }
@@ -92,7 +97,7 @@ static tt_err number_chars(tt_source *s, const uint8_t *text, size_t size, bool 
     for (size_t at = 0; at < size;) {
         size_t was = at;
         int32_t c = tt_char_next(text, size, &at);
-        if (c < 0) return bad_utf8(s, text, was);
+        if (c <= 0) return bad_char(s, text, was);
         if (!lines || (c != '\n' && c != '\r')) number[c] = 0;
     }
     for (int32_t c = 0; c < POINTS; c++)
@@ -149,8 +154,8 @@ static tt_err chars_to_tokens(tt_source *s, const tt_source_ctx *c, const uint8_
     for (size_t at = 0; at < size && !err;) {
         size_t was = at;
         int32_t ch = tt_char_next(text, size, &at);
-        if (ch < 0)
-            err = bad_utf8(s, text, was);
+        if (ch <= 0)
+            err = bad_char(s, text, was);
         else if (lines && (ch == '\n' || ch == '\r'))
             continue;
         else if (number[ch] < 0)
@@ -208,10 +213,10 @@ tt_err tt_tokens_windows(tt_source *s, int64_t window)
 /* Where each line begins, among the tokens. Empty ones are none. */
 static tt_err cut_lines(tt_source *s, const uint8_t *text, size_t size, int kind, int64_t window)
 {
-    int64_t *row, lines = 0, n = 0, from = 0;
+    int64_t *row, lines = 0, line = 1, n = 0, from = 0;
     tt_err err;
 
-    for (size_t i = 0; i < size; i++) lines += text[i] == '\n';
+    for (size_t i = 0; i < size; i++) lines += text[i] == '\n' || text[i] == '\r';
     if ((err = tt_source_block(s, lines + 2, 1, sizeof *row, &row))) return err;
     lines = 0;
     for (size_t at = 0; at <= size; at++) {
@@ -227,7 +232,8 @@ static tt_err cut_lines(tt_source *s, const uint8_t *text, size_t size, int kind
                 TT_EDATA,
                 "%s: line %lld has %lld tokens or more: with its edge it takes more than "
                 "the model's %lld",
-                s->name, (long long)lines + 1, (long long)(n - from), (long long)window);
+                s->name, (long long)line, (long long)(n - from), (long long)window);
+        line += at < size && text[at] == '\n';
     }
     if (!lines) return tt_fail(TT_EDATA, "%s: no lines in it", s->name);
     s->row = row;
