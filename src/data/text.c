@@ -360,7 +360,7 @@ tt_err tt_data_encode(const tt_data *d, const char *text, size_t size, int32_t *
 
     *count = 0;
     if (!s) return tt_fail(TT_EDATA, "the training set is no text");
-    if (!is_spelled(s))
+    if (size && !is_spelled(s))
         return tt_fail(TT_EDATA,
                        "what the numbers in %s stand for is not known: name a `tokenizer:` beside "
                        "`files:` (--set data.train.tokenizer=DIR)",
@@ -405,6 +405,12 @@ int tt_data_edge(const tt_data *d)
 {
     const tt_source *s = text_of(d);
     return s && s->row ? s->edge : -1;
+}
+
+int tt_data_token_count(const tt_data *d)
+{
+    const tt_source *s = text_of(d);
+    return !s ? 0 : s->bpe ? tt_bpe_count(s->bpe) : s->classes;
 }
 
 int tt_data_first(const tt_data *d)

@@ -225,8 +225,10 @@ tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *ou
 tt_err tt_use_predict_rows(tt_use *u, const float *x, const int32_t *ids, int n, float *out);
 int64_t tt_use_features(const tt_use *u);
 /* Of a model of tokens: the scores of what may come behind these n, of which there are no more than
- * its context has, into out (classes). The first says why a model is none. */
+ * its context has, into out (tt_use_next_most: those that could be told apart and looked up in
+ * turn). TT_EDATA: one of the n has no row. The first says why a model is none. */
 tt_err tt_use_check_next(const tt_use *u);
+int tt_use_next_most(const tt_use *u);
 tt_err tt_use_next(tt_use *u, const int32_t *token, int n, float *out);
 /* Rows of a split. Opens it, for its samples alone: predicting needs neither labels nor the other
  * split, except as tt_data_open_split says. */
