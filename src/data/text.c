@@ -430,6 +430,7 @@ static int64_t window_start(const tt_data *d, const tt_part *p, int64_t sample, 
 {
     int64_t w = p->src->window, start = sample * w, last = (p->first + p->count - 1) * w;
 
+    if (last > (p->src->kept - 1) * w) last = (p->src->kept - 1) * w;
     if (moved)
         start += (int64_t)(tt_philox(d->augment_key, (uint64_t)at.pass, 0).v[0] % (uint64_t)w);
     return start < last ? start : last;
@@ -470,4 +471,48 @@ void tt_fill_tokens(const tt_data *d, const tt_part *p, int64_t sample, tt_place
     int64_t n = s->row[sample + 1] - s->row[sample];
     for (int64_t i = 0; i < w; i++) ids[i] = i && i <= n ? from[i - 1] : s->edge;
     for (int64_t i = 0; i < w && label; i++) label[i] = i < n ? from[i] : i == n ? s->edge : -1;
+}
+
+/* ---- bytes ---- */
+
+/* Of each token. <|endoftext|> is no text, but the end of a line is. */
+static int *size_tokens(const tt_data *d, const tt_source *s)
+{
+    int count = tt_data_token_count(d), *size = calloc((size_t)count + 1, sizeof *size);
+    tt_str text = {0};
+
+    if (!size) tt_mem_out((size_t)count * sizeof *size);
+    for (int k = 0; k < count; k++) {
+        size_t was = text.size;
+        tt_data_decode(d, k, &text);
+        size[k] = (int)(text.size - was);
+    }
+    tt_str_free(&text);
+    if (s->bpe && tt_bpe_end(s->bpe) >= 0) size[tt_bpe_end(s->bpe)] = 0;
+    if (s->row) size[s->edge] = 1;
+    return size;
+}
+
+double tt_data_token_bytes(const tt_data *d, tt_split split)
+{
+    const tt_part *p = &d->part[split];
+    const tt_source *s = p->src;
+    int64_t bytes = 0, tokens = 0;
+
+    if (!s || s->keep != TT_KEEP_TOKENS || s->text_bytes <= 0 || s->tokens < 1) return 0;
+    if (!is_spelled(text_of(d))) return (double)s->text_bytes / (double)s->tokens;
+    int *size = size_tokens(d, s), count = tt_data_token_count(d);
+    int32_t *id = malloc((size_t)s->window * 2 * sizeof *id), *label = id + s->window;
+    if (!id) tt_mem_out((size_t)s->window * 2 * sizeof *id);
+    for (int64_t i = 0; i < p->count; i++) {
+        tt_fill_tokens(d, p, tt_part_row(p, i), (tt_place){0}, false, id, label);
+        for (int64_t k = 0; k < s->window; k++) {
+            if (label[k] < 0 || label[k] >= count) continue;
+            bytes += size[label[k]];
+            tokens++;
+        }
+    }
+    free(size);
+    free(id);
+    return tokens ? (double)bytes / (double)tokens : 0;
 }

@@ -151,6 +151,14 @@ tt_wants tt_model_wants(const tt_model *m)
     return w;
 }
 
+int tt_model_plain_loss(const tt_model *m)
+{
+    const loss *l = m->g.judged < 0 ? NULL : &m->g.losses[m->g.judged];
+
+    if (!l || l->kind == TT_LOSS_BCE || l->smoothing > 0 || l->class_weight) return -1;
+    return m->g.judged;
+}
+
 int tt_model_scores(const tt_model *m)
 {
     const loss *l = m->g.judged < 0 ? NULL : &m->g.losses[m->g.judged];

@@ -42,6 +42,9 @@ const char *tt_model_looks_ahead(const tt_model *m);
 /* Does a loss judge, by labels, the last layer's output as (ids, how many classes): of each id,
  * what comes behind it? The classes; 0: no. */
 int tt_model_next_classes(const tt_model *m);
+/* The first loss with labels, if it is -log of the probability of what is true, of all classes
+ * alike and without smoothing; else -1. */
+int tt_model_plain_loss(const tt_model *m);
 double tt_model_flops(const tt_model *m);       /* multiply-adds x 2 of a sample, forward */
 double tt_model_train_flops(const tt_model *m); /* forward and backward           */
 int tt_model_sum_most(const tt_model *m); /* numbers of its longest TT_SUM; 0: it yields none */

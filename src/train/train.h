@@ -75,8 +75,8 @@ typedef struct tt_metrics { /* NAN where it does not apply */
     double logloss;         /* there: mean of -log of the probability of what is true    */
     double calibration;     /* ... mean probability of class 1, by its share of the rows */
     double entropy;         /* ... logloss, by that of who always tells this share       */
-    double perplexity;      /* of tokens: e to the loss                              */
-    double bits_per_byte;   /* of a text: the loss in bits, by the bytes of a token  */
+    double perplexity;      /* of tokens: e to the loss that judges them             */
+    double bits_per_byte;   /* of a text: that in bits, by the bytes of a token      */
     double miou;            /* where pixels are judged: mean over classes of intersection / union */
     double part[TT_LOSSES]; /* where there are several losses */
     int64_t samples;
