@@ -195,8 +195,9 @@ TT_TEST(data_dlrm, records_are_what_lines_are)
     opened a, b;
 
     for (int i = 0; i < 3; i++) {
-        make_record(data + 160 * i, i % 2, 100 * i, -1, 0);
-        add_line(&text, i % 2, 100 * i, -1, "");
+        /* a hash has no sign */
+        make_record(data + 160 * i, i % 2, 100 * i, i ? -1 : 20, -5);
+        add_line(&text, i % 2, 100 * i, i ? -1 : 20, "fffffffb");
     }
     tt_test_write("t.bin", data, sizeof data);
     tt_test_write("t.txt", text.data, text.size);
@@ -369,7 +370,8 @@ TT_TEST(data_synth, a_billion_clicks_open_at_once)
     tt_data_want want = wants_clicks(100000);
     opened o;
 
-    EXPECT_OK(open_text("train: {format: synth, kind: clicks, count: 1000000000, skew: 0}", want, &o));
+    EXPECT_OK(
+        open_text("train: {format: synth, kind: clicks, count: 1000000000, skew: 0}", want, &o));
     EXPECT_INT(1000000000, tt_data_count(o.data, TT_TRAIN));
     shut(&o);
 }

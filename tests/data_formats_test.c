@@ -130,8 +130,13 @@ TT_TEST(data_idx, a_missing_known_file_says_how_to_get_it)
                    "dir: fashion-mnist\ntrain: {format: idx, images: a, labels: y}", want);
     EXPECT_REFUSED(TT_EDATA, "tutti data get cifar10",
                    "dir: .\ntrain: {format: cifar10, files: cifar-10/data_batch_1.bin}", want);
+    EXPECT_REFUSED(TT_EDATA,
+                   "; `data get` has it not: put there adult.data and adult.test of the dataset "
+                   "Adult, in the UCI Machine Learning Repository",
+                   "dir: data/uci-adult\ntrain: {format: csv, file: adult.data.gz}", want);
     EXPECT_REFUSED(TT_EDATA, "other: no such file", "dir: .\ntrain: {format: idx, images: other}",
                    want);
+    EXPECT(!strstr(tt_message(), "put there"));
     EXPECT(!strstr(tt_message(), "get it with"));
     EXPECT_MESSAGE(here); /* a relative name alone does not tell where it was sought */
     free(here);

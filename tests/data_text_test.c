@@ -52,7 +52,7 @@ TT_TEST(text, windows_follow_one_another_and_labels_are_one_further_on)
     EXPECT_STR("hell|ello", sample(d, TT_TRAIN, 0, 0, false));
     EXPECT_STR("o wo| wor", sample(d, TT_TRAIN, 1, 0, false));
     EXPECT_STR("rld,|ld, ", sample(d, TT_TRAIN, 2, 0, false));
-    EXPECT_NEAR(1, tt_data_token_bytes(d), 0);
+    EXPECT_NEAR(1, tt_data_token_bytes(d, TT_TRAIN), 0);
     tt_data_close(d);
     tt_tree_close(tree);
 }
@@ -107,6 +107,42 @@ TT_TEST(text, lines_have_edges_and_what_is_left_has_no_labels)
     tt_tree_close(tree);
 }
 
+/* As many lines as there are ends of either kind, and none that is empty. */
+TT_TEST(text, a_line_may_end_in_a_carriage_return_alone)
+{
+    char text[3 * 4000 + 1];
+    tt_tree *tree;
+    tt_data *d;
+
+    for (int i = 0; i < 4000; i++) memcpy(text + 3 * i, "ab\r", 4);
+    write_text("names.txt", text);
+    EXPECT_OK(open_with("{dir: '', train: {format: lines, file: names.txt, tokens: bytes}}",
+                        tokens(5, 257), &tree, &d));
+    EXPECT_INT(4000, tt_data_count(d, TT_TRAIN));
+    EXPECT_STR("ab|ab..", sample(d, TT_TRAIN, 3999, 0, false));
+    EXPECT_INT(8000, d->train->row[4000]);
+    tt_data_close(d);
+    tt_tree_close(tree);
+}
+
+/* Nothing has a name that ends before it begins. */
+TT_TEST(text, nul_is_a_byte_and_no_character)
+{
+    static const char text[] = "ab\nc\0d, and so on";
+    tt_tree *tree;
+    tt_data *d;
+
+    tt_test_write("nul.txt", text, sizeof text - 1);
+    EXPECT_ERR(TT_EDATA, open_with("{dir: '', train: {format: text, file: nul.txt}}",
+                                   tokens(4, 300), &tree, &d));
+    EXPECT_MESSAGE("nul.txt: line 2 (byte 4) has a NUL");
+    tt_tree_close(tree);
+    EXPECT_OK(open_with("{dir: '', train: {format: text, file: nul.txt, tokens: bytes}}",
+                        tokens(4, 256), &tree, &d));
+    tt_data_close(d);
+    tt_tree_close(tree);
+}
+
 TT_TEST(text, characters_are_those_of_the_training_text)
 {
     static const char job[] =
@@ -150,6 +186,25 @@ TT_TEST(text, bytes_are_tokens_too)
     tt_tree_close(tree);
 }
 
+/* Those that are not kept are the ones before, as often as it takes, wherever a pass cuts. */
+TT_TEST(text, of_synthetic_tokens_there_are_as_many_samples_as_were_asked_for)
+{
+    char first[256];
+    tt_tree *tree;
+    tt_data *d;
+
+    EXPECT_OK(open_with("{dir: '', train: {format: synth, kind: tokens, count: 10000, classes: 9}}",
+                        tokens(4, 9), &tree, &d));
+    EXPECT_INT(10000, tt_data_count(d, TT_TRAIN));
+    snprintf(first, sizeof first, "%s", sample(d, TT_TRAIN, 0, 0, false));
+    EXPECT_STR(first, sample(d, TT_TRAIN, d->train->kept, 0, false));
+    for (int pass = 0; pass < 4; pass++)
+        for (int64_t i = 0; i < 10000; i++)
+            EXPECT(strspn(sample(d, TT_TRAIN, i, pass, true), "012345678 |") == 17);
+    tt_data_close(d);
+    tt_tree_close(tree);
+}
+
 TT_TEST(text, what_does_not_fit_is_told)
 {
     static const struct {
@@ -162,9 +217,15 @@ TT_TEST(text, what_does_not_fit_is_told)
         {"abc", "{dir: '', train: {format: text, file: t}}",
          "a window takes 3 and the one behind it", 3, 9},
         {"", "{dir: '', train: {format: text, file: t}}", "t has 0 tokens", 3, 9},
+        {"abcdef", "{dir: '', train: {format: text, file: t}, scale: 2}",
+         "scale is for numbers, and", 2, 9},
+        {"abcdef", "{dir: '', train: {format: text, file: t}, normalize: auto}",
+         "normalize is for numbers, and", 2, 9},
         {"", "{dir: '', train: {format: lines, file: t}}", "no lines in it", 3, 9},
         {"abc\nabcde\n", "{dir: '', train: {format: lines, file: t}}", "line 2 has", 5, 9},
-        {"abc", "{dir: '', train: {format: text, file: t, tokens: words}}", "must be bytes, chars or gpt2", 2, 9},
+        {"abc\r\n\r\n\nabcde\n", "{dir: '', train: {format: lines, file: t}}", "line 4 has", 5, 9},
+        {"abc", "{dir: '', train: {format: text, file: t, tokens: words}}",
+         "must be bytes, chars or gpt2", 2, 9},
     };
 
     for (int i = 0; i < TT_COUNT(bad); i++) {

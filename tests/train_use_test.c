@@ -204,3 +204,71 @@ TT_TEST(use, any_number_of_rows_after_any_other_gives_the_same)
     tt_use_close(u);
     tt_tree_close(job);
 }
+
+/* ---- what token comes next ---- */
+
+static tt_use *next_open(const char *layers, const char *loss, tt_tree **job)
+{
+    char text[400];
+    tt_use *u;
+
+    snprintf(text, sizeof text,
+             "name: n\nmodel: {input: {ids: 4}, layers: [%s], loss: %s}\n"
+             "data: {train: {format: text, file: t}}\ntrain: {epochs: 1, batch: 1, optimizer: "
+             "{sgd: {lr: 1}}}\n",
+             layers, loss);
+    EXPECT_OK(tt_tree_parse("job", text, strlen(text), job));
+    EXPECT_OK(tt_use_open(&(tt_use_opts){.job = *job, .threads = 1}, &u));
+    return u;
+}
+
+TT_TEST(use, what_comes_next_is_said_by_the_last_layer_and_from_what_came)
+{
+    static const char own[] = "softmax_cross_entropy",
+                      other[] = "{softmax_cross_entropy: {from: logits}}";
+    static const struct {
+        const char *layers, *loss, *message; /* NULL: it does */
+    } c[] = {
+        {"embedding: {rows: 9, dim: 6}, layernorm, softmax: {axis: -1}, attention: {heads: 2}, "
+         "dense: {out: 9}",
+         own, NULL},
+        {"embedding: {rows: 9, dim: 6}, dense: {out: 9, name: logits}, dense: {out: 2}", other,
+         "does not say what token comes next"},
+        {"embedding: {rows: 9, dim: 6}, layernorm: {dims: 2}, dense: {out: 9}", own,
+         "by layer 'layernorm"},
+        {"embedding: {rows: 9, dim: 6}, softmax: {axis: 0}, dense: {out: 9}", own,
+         "by layer 'softmax"},
+        {"embedding: {rows: 9, dim: 6}, attention: {heads: 1, causal: false}, dense: {out: 9}", own,
+         "by layer 'attention"},
+        {"embedding: {rows: 9, dim: 6, first: 2, name: b}, embedding: {rows: 9, dim: 6, count: 2, "
+         "name: a}, concat: {from: [b, a]}, dense: {out: 9}",
+         own, "by layer 'b'"},
+    };
+
+    for (int i = 0; i < TT_COUNT(c); i++) {
+        tt_tree *job;
+        tt_use *u = next_open(c[i].layers, c[i].loss, &job);
+        tt_err err = tt_use_check_next(u);
+        if ((err != TT_OK) != (c[i].message != NULL)) FAIL("%s: %d", c[i].layers, err);
+        if (err) EXPECT_MESSAGE(c[i].message);
+        tt_use_close(u);
+        tt_tree_close(job);
+    }
+}
+
+TT_TEST(use, what_comes_next_has_a_row_to_go_on_from)
+{
+    static const int32_t good[] = {1, 8, 0}, bad[] = {1, 9, 0}, none[] = {-1};
+    float out[9];
+    tt_tree *job;
+    tt_use *u = next_open("embedding: {rows: 9, dim: 6}, dense: {out: 70000}",
+                          "softmax_cross_entropy", &job);
+
+    EXPECT_INT(9, tt_use_next_most(u));
+    EXPECT_OK(tt_use_next(u, good, 3, out));
+    EXPECT_ERR(TT_EDATA, tt_use_next(u, bad, 3, out));
+    EXPECT_MESSAGE("a token 9, but the model's embedding has 9 rows");
+    EXPECT_ERR(TT_EDATA, tt_use_next(u, none, 1, out));
+    tt_use_close(u);
+    tt_tree_close(job);
+}

@@ -42,7 +42,8 @@ typedef struct tt_command {
     const char *const *examples; /* "tutti train job.yaml", "train a job", ..., NULL */
     const tt_option *options;
     int option_count;
-    size_t out_size; /* of the struct that is filled                   */
+    size_t out_size;      /* of the struct that is filled ...               */
+    const void *defaults; /* ... in a copy of this; NULL: of zeros          */
     int (*run)(const void *opts, int argc, const char **argv); /* returns the exit code */
 } tt_command;
 

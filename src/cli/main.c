@@ -105,6 +105,7 @@ static int run(const tt_command *c, int argc, const char **argv)
     tt_err err;
 
     if (!opts) tt_mem_out(c->out_size);
+    if (c->defaults) memcpy(opts, c->defaults, c->out_size);
     err = tt_option_parse(c, argc, argv, opts, argv, &count, &help);
     if (help) {
         tt_option_help(c, &text);

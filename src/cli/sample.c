@@ -39,9 +39,10 @@ enum { TOKENS_MOST = 10000000 };
 typedef struct urn {
     const sample_opts *o;
     uint64_t key, drawn;
-    float *score; /* (classes) */
+    float *score; /* (tt_use_next_most) */
     int *order;
-    int classes;
+    int count; /* tokens that may be drawn: the model can go on from them, and they mean something
+                */
 } urn;
 
 static const float *sorted_by;
@@ -57,12 +58,12 @@ static int likelier_first(const void *a, const void *b)
  * number, likeliest first. */
 static int draw(urn *u)
 {
-    int kept = u->o->top_k > 0 && u->o->top_k < u->classes ? (int)u->o->top_k : u->classes, k = 0;
+    int kept = u->o->top_k > 0 && u->o->top_k < u->count ? (int)u->o->top_k : u->count, k = 0;
     double sum = 0, at, most;
 
-    for (int i = 0; i < u->classes; i++) u->order[i] = i;
+    for (int i = 0; i < u->count; i++) u->order[i] = i;
     sorted_by = u->score;
-    qsort(u->order, (size_t)u->classes, sizeof *u->order, likelier_first);
+    qsort(u->order, (size_t)u->count, sizeof *u->order, likelier_first);
     if (u->o->greedy) return u->order[0];
     most = u->score[u->order[0]];
     for (int i = 0; i < kept; i++) sum += exp((u->score[u->order[i]] - most) / u->o->temperature);
@@ -172,14 +173,17 @@ static tt_err sample(const sample_opts *o, cli_use *u)
     const tt_model *m = tt_use_model(u->use);
     const char *prompt = o->prompt ? o->prompt : "";
     text t = {.room = o->tokens, .context = tt_model_row(m).ids};
-    urn from = {.o = o, .classes = tt_model_wants(m).classes};
+    urn from = {.o = o};
+    int most = tt_use_next_most(u->use);
     int64_t rows;
     tt_err err = tt_use_count(u->use, TT_TRAIN, &rows);
 
     if (err) return err;
-    from.score = malloc((size_t)from.classes * sizeof *from.score);
-    from.order = malloc((size_t)from.classes * sizeof *from.order);
-    if (!from.score || !from.order) tt_mem_out((size_t)from.classes * sizeof *from.score);
+    from.score = malloc((size_t)most * sizeof *from.score);
+    from.order = malloc((size_t)most * sizeof *from.order);
+    if (!from.score || !from.order) tt_mem_out((size_t)most * sizeof *from.score);
+    from.count = tt_data_token_count(tt_use_data(u->use));
+    if (from.count > most) from.count = most;
     for (int64_t i = 0; i < o->count && !err; i++) {
         from.key = tt_random_key((uint64_t)(o->seed + i), "sample");
         from.drawn = 0;
@@ -213,14 +217,11 @@ static int sample_run(const void *opts, int argc, const char **argv)
     o.temperature = 1;
     if (o.warmth && !tt_parse_number(o.warmth, &o.temperature)) o.temperature = -1;
     if (o.temperature == 0) o.greedy = true;
-    if (!o.tokens) o.tokens = 200;
-    if (!o.count) o.count = 1;
-    if (!o.seed) o.seed = 1;
-    if (o.tokens < 0 || o.tokens > TOKENS_MOST || o.count < 0 || o.top_k < 0 ||
+    if (o.tokens < 1 || o.tokens > TOKENS_MOST || o.count < 1 || o.top_k < 0 ||
         !(o.temperature >= 0))
         return cli_fail(tt_fail(TT_EINVAL,
                                 "--temperature is a number not below 0, --tokens 1 to %d, --count "
-                                "and --top-k not below 0",
+                                "not below 1, --top-k not below 0",
                                 TOKENS_MOST));
     if ((err = cli_use_open(&(cli_use_opts){.job = argv[0],
                                             .weights = o.weights,
@@ -234,6 +235,8 @@ static int sample_run(const void *opts, int argc, const char **argv)
     cli_use_close(&u);
     return err ? cli_fail(err) : 0;
 }
+
+static const sample_opts defaults = {.tokens = 200, .count = 1, .seed = 1};
 
 const tt_command cli_sample = {
     .name = "sample",
@@ -253,5 +256,6 @@ const tt_command cli_sample = {
                               "only what is likely", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(sample_opts),
+    .defaults = &defaults,
     .run = sample_run,
 };

@@ -29,8 +29,10 @@ json_t *cli_json_metrics(const tt_metrics *m)
 
 void cli_json_print(FILE *f, json_t *j, bool lines)
 {
-    char *text = json_dumps(j, (lines ? JSON_COMPACT : JSON_INDENT(2)) | JSON_REAL_PRECISION(12));
+    char *text;
 
+    TT_ASSERT(j); /* json_pack refuses text that is not UTF-8, and objects that are none */
+    text = json_dumps(j, (lines ? JSON_COMPACT : JSON_INDENT(2)) | JSON_REAL_PRECISION(12));
     if (!text) tt_mem_out(0);
     fprintf(f, "%s\n", text);
     free(text);

@@ -93,8 +93,9 @@ static tt_err need_pattern(tt_bpe *b)
     PCRE2_SIZE at;
     int code;
 
-    b->pattern = pcre2_compile((PCRE2_SPTR)pattern, sizeof pattern - 1, PCRE2_UTF | PCRE2_UCP,
-                               &code, &at, NULL);
+    /* Anchored here: where it is said of a match, the compiled code is not used. */
+    b->pattern = pcre2_compile((PCRE2_SPTR)pattern, sizeof pattern - 1,
+                               PCRE2_UTF | PCRE2_UCP | PCRE2_ANCHORED, &code, &at, NULL);
     if (!b->pattern) {
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
         return tt_fail(TT_EENV, "this PCRE2 cannot cut text into words: %s (10.40 or newer can)",
@@ -109,8 +110,7 @@ static tt_err need_pattern(tt_bpe *b)
 /* The end of the piece that begins at `at`, in well-formed text. */
 static tt_err find_end(tt_bpe *b, const uint8_t *text, size_t size, size_t at, size_t *end)
 {
-    int code = pcre2_match(b->pattern, text, size, at, PCRE2_NO_UTF_CHECK | PCRE2_ANCHORED,
-                           b->match, NULL);
+    int code = pcre2_match(b->pattern, text, size, at, PCRE2_NO_UTF_CHECK, b->match, NULL);
     char why[256];
 
     if (code > 0) {

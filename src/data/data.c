@@ -231,6 +231,10 @@ static tt_err set_values(tt_data *d, tt_node *map, const data_keys *k)
     tt_err err;
 
     if ((err = read_scale(map, k, &fixed))) return err;
+    if (leading(d)->keep == TT_KEEP_TOKENS && (normalize || fixed != 0))
+        return tt_node_fail(normalize ? k->normalize : tt_node_get(map, "scale"),
+                            "%s is for numbers, and %s has tokens",
+                            normalize ? "normalize" : "scale", leading(d)->name);
     if (normalize && standardise)
         return tt_node_fail(k->normalize,
                             "columns have a normalize of their own; give one of the two");
@@ -783,14 +787,6 @@ const float *tt_data_target(const tt_data *d, tt_split split, int64_t i)
     const tt_part *p = &d->part[split];
 
     return p->src->target ? p->src->target + tt_part_row(p, i) * p->src->targets : NULL;
-}
-
-double tt_data_token_bytes(const tt_data *d)
-{
-    const tt_source *s = leading(d);
-
-    if (s->keep != TT_KEEP_TOKENS || !s->text_bytes || !s->tokens) return 0;
-    return (double)s->text_bytes / (double)s->tokens;
 }
 
 static void add_to_sha(tt_sha *sha, const tt_source *s)

@@ -106,9 +106,11 @@ tt_err tt_data_encode(const tt_data *d, const char *text, size_t size, int32_t *
                       int64_t *count);
 void tt_data_decode(const tt_data *d, int32_t token, tt_str *out);
 int tt_data_edge(const tt_data *d);
+int tt_data_token_count(const tt_data *d); /* that stand for something: those below it */
 int tt_data_first(const tt_data *d);
-/* Bytes of text that a token stands for, on the mean; 0: it is no text. */
-double tt_data_token_bytes(const tt_data *d);
+/* Bytes of text that a token which is judged in a split stands for, on the mean; the end of a line
+ * has one. 0: it is no text, or not known. */
+double tt_data_token_bytes(const tt_data *d, tt_split split);
 const char *tt_data_sha(const tt_data *d); /* fingerprint of the decoded content, lazily made  */
 
 /* What the job's `data` map says of feeding, for tt_order and tt_feed_open. */

@@ -8,6 +8,7 @@
 #include "data/csv.h"
 #include "data/source.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -558,6 +559,95 @@ static bool is_text(const tt_bytes *f)
     return !memchr(f->data, 0, n);
 }
 
+/* ---- Click logs ---- */
+
+enum { CLICK_RECORD = 160, CLICK_CELLS = 40, CLICK_HASHES = 26, CLICK_NUMBERS = 13 };
+
+/* Of each category, any 32 bits may be a hash: there is nothing to be told of them. */
+static tt_err tell_clicks(look *l, bool text)
+{
+    tt_data_want want = {.input = {1, {CLICK_NUMBERS}}, .classes = 2, .labels = 1};
+    tt_source_ctx c = {.want = &want, .dir = ""};
+    tt_source *s = tt_source_new();
+    tt_ints none = {0};
+    int64_t clicks = 0;
+    tt_err err;
+
+    s->name = l->path;
+    err = text ? tt_criteo_decode(s, &c, NULL, &none, (const char *)l->file.data, l->file.size)
+               : tt_dlrm_decode(s, &c, NULL, &none, l->file.data, l->file.size);
+    if (!err && !s->kept) err = tt_fail(TT_EDATA, "%s is empty", l->path);
+    if (err) goto out;
+    for (int64_t r = 0; s->label && r < s->kept; r++) clicks += s->label[r];
+    say(l, "count", json_integer(s->kept));
+    if (s->label)
+        say(l, "counts",
+            json_pack("{s:I, s:I}", "0", (json_int_t)(s->kept - clicks), "1", (json_int_t)clicks));
+    say(l, "summary",
+        json_string(tt_arena_printf(l->arena, "%s rows of %s13 numbers and 26 categories",
+                                    count_text(l, s->kept), s->label ? "a label, " : "")));
+out:
+    tt_source_close(s);
+    return err;
+}
+
+static tt_err tell_criteo(look *l)
+{
+    return tell_clicks(l, true);
+}
+
+static tt_err tell_dlrm(look *l)
+{
+    return tell_clicks(l, false);
+}
+
+/* Tabs between 39 or 40 cells, the last 26 of which are empty or 8 digits of a hash. */
+static bool is_criteo_line(const char *s, size_t n)
+{
+    int cells = 1, hashes = 0;
+
+    if (n && s[n - 1] == '\r') n--;
+    for (size_t i = 0; i < n; i++) cells += s[i] == '\t';
+    if (cells != CLICK_CELLS && cells != CLICK_CELLS - 1) return false;
+    for (int left = cells; left; left--) {
+        const char *tab = memchr(s, '\t', n);
+        size_t k = tab ? (size_t)(tab - s) : n;
+        if (left <= CLICK_HASHES && k) {
+            for (size_t i = 0; i < k; i++)
+                if (k != 8 || !isxdigit((unsigned char)s[i])) return false;
+            hashes++;
+        }
+        if (tab) k++;
+        s += k, n -= k;
+    }
+    return hashes > 0;
+}
+
+static bool is_criteo(const look *l)
+{
+    const char *p = (const char *)l->file.data, *end = p + l->file.size;
+    int lines = 0;
+
+    for (; lines < GUESS_ROWS && p < end; lines++) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        if (!stop) stop = end;
+        if (!is_criteo_line(p, (size_t)(stop - p))) return false;
+        p = stop < end ? stop + 1 : end;
+    }
+    return lines > 0;
+}
+
+/* Tokens would have to be 0, or 1 and 0, wherever a label is. */
+static bool is_dlrm(const tt_bytes *f)
+{
+    static const uint8_t no[4] = {0}, yes[4] = {1};
+
+    if (!f->size || f->size % CLICK_RECORD) return false;
+    for (size_t at = 0; at < f->size; at += CLICK_RECORD)
+        if (memcmp(f->data + at, no, 4) && memcmp(f->data + at, yes, 4)) return false;
+    return true;
+}
+
 /* ---- Which ---- */
 
 static const struct teller {
@@ -565,7 +655,8 @@ static const struct teller {
     tt_err (*tell)(look *);
 } tellers[] = {{"idx", tell_idx},           {"npy", tell_npy},       {"cifar10", tell_cifar10},
                {"cifar100", tell_cifar100}, {"tokens", tell_tokens}, {"csv", tell_csv},
-               {"tsv", tell_tsv},           {"libsvm", tell_libsvm}, {"text", tell_text}};
+               {"tsv", tell_tsv},           {"libsvm", tell_libsvm}, {"text", tell_text},
+               {"lines", tell_text},        {"criteo", tell_criteo}, {"dlrm", tell_dlrm}};
 
 static const char *guess(const look *l)
 {
@@ -586,12 +677,14 @@ static const char *guess(const look *l)
     if (ends(l->path, ".npy")) return "npy";
     if (is_text(f) && !ends(l->path, ".bin")) {
         if (is_libsvm(l)) return "libsvm";
+        if (is_criteo(l)) return "criteo";
         if (ends(l->path, ".txt")) return "text";
         return even_cells(l, ',') || even_cells(l, ';') ? "csv"
                : even_cells(l, '\t')                    ? "tsv"
                                                         : "text";
     }
-    return ends(l->path, ".bin") ? "tokens" : NULL;
+    if (!ends(l->path, ".bin")) return NULL;
+    return is_dlrm(f) ? "dlrm" : "tokens";
 }
 
 static tt_err pick(const look *l, const struct teller **out)

@@ -171,8 +171,9 @@ static tt_err see_chars(maker *m, const char *path)
     for (size_t at = 0; !err && at < text.size;) {
         size_t was = at;
         int32_t c = tt_char_next(text.data, text.size, &at);
-        if (c < 0)
-            err = tt_fail(TT_EDATA, "%s: byte %zu is not UTF-8: say --tokens bytes", path, was);
+        if (c <= 0) /* names are strings: NUL can have none */
+            err = tt_fail(TT_EDATA, "%s: byte %zu is %s: say --tokens bytes", path, was,
+                          c ? "not UTF-8" : "NUL, which is no character of a text");
         else
             m->number[c] = 0;
     }

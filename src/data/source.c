@@ -131,6 +131,26 @@ static const char *known_for(const char *path)
     return NULL;
 }
 
+/* Where one has files from that cannot be got by a command, by the folder that examples have them
+ * in; NULL: who knows. */
+static const char *origin_of(const char *path)
+{
+    static const struct {
+        const char *folder, *origin;
+    } known[] = {
+        {"tinyshakespeare/", "input.txt of Tiny Shakespeare, in the repository karpathy/char-rnn"},
+        {"makemore-names/", "names.txt, in the repository karpathy/makemore"},
+        {"uci-adult/", "adult.data and adult.test of the dataset Adult, in the UCI Machine "
+                       "Learning Repository"},
+        {"uci-online-shoppers/", "online_shoppers_intention.csv of the dataset Online Shoppers "
+                                 "Purchasing Intention, in the UCI Machine Learning Repository"},
+    };
+
+    for (int i = 0; i < TT_COUNT(known); i++)
+        if (strstr(path, known[i].folder)) return known[i].origin;
+    return NULL;
+}
+
 static const char *find_variant(tt_arena *a, const char *path)
 {
     size_t n = strlen(path);
@@ -150,11 +170,17 @@ static const char *find_variant(tt_arena *a, const char *path)
  */
 static tt_err not_here(const char *path)
 {
-    const char *known = known_for(path);
+    const char *known = known_for(path), *origin = known ? NULL : origin_of(path);
     char *here = *path == '/' ? NULL : getcwd(NULL, 0);
     tt_err err =
-        tt_fail(TT_EDATA, "%s: no such file%s%s%s%s", path, here ? " in " : "", here ? here : "",
-                known ? "; get it with: tutti data get " : "", known ? known : "");
+        tt_fail(TT_EDATA, "%s: no such file%s%s%s%s%s", path, here ? " in " : "", here ? here : "",
+                known    ? "; get it with: tutti data get "
+                : origin ? "; `data get` has it not: put there "
+                         : "",
+                known    ? known
+                : origin ? origin
+                         : "",
+                origin ? " (as it is, or by gzip)" : "");
 
     free(here);
     return err;

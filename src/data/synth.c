@@ -257,7 +257,7 @@ static tt_err make_shapes(tt_node *map, const tt_source_ctx *c, const synth_keys
     return tt_shapes_make(s, key, (float)k->noise);
 }
 
-/* As many windows as the model's context is long. */
+/* Windows as long as the model's context; those beyond the pool are the first ones again. */
 static tt_err make_tokens(tt_node *map, const tt_source_ctx *c, const synth_keys *k, uint64_t key,
                           tt_source *s)
 {
@@ -279,7 +279,9 @@ static tt_err make_tokens(tt_node *map, const tt_source_ctx *c, const synth_keys
     s->text_bytes = 0;
     s->classes = (int)rows;
     s->nameless = true;
-    return tt_tokens_windows(s, window);
+    if ((err = tt_tokens_windows(s, window))) return err;
+    s->count = k->count;
+    return TT_OK;
 }
 
 tt_err tt_source_synth(tt_node *map, const char *what, const tt_source_ctx *c, tt_source *s)

@@ -72,11 +72,16 @@ const char *tt_char_name(tt_arena *a, int32_t c)
     return tt_arena_strdup(a, text);
 }
 
-static tt_err bad_utf8(const tt_source *s, const uint8_t *text, size_t at)
+static tt_err bad_char(const tt_source *s, const uint8_t *text, size_t at)
 {
     int line = 1;
 
     for (size_t i = 0; i < at; i++) line += text[i] == '\n';
+    if (!text[at])
+        return tt_fail(TT_EDATA,
+                       "%s: line %d (byte %zu) has a NUL, which is no character of a text: say "
+                       "tokens: bytes",
+                       s->name, line, at);
     return tt_fail(TT_EDATA, "%s: line %d (byte %zu) is not UTF-8: say tokens: bytes", s->name,
                    line, at);
 }
@@ -92,7 +97,7 @@ static tt_err number_chars(tt_source *s, const uint8_t *text, size_t size, bool 
     for (size_t at = 0; at < size;) {
         size_t was = at;
         int32_t c = tt_char_next(text, size, &at);
-        if (c < 0) return bad_utf8(s, text, was);
+        if (c <= 0) return bad_char(s, text, was);
         if (!lines || (c != '\n' && c != '\r')) number[c] = 0;
     }
     for (int32_t c = 0; c < POINTS; c++)
@@ -149,8 +154,8 @@ static tt_err chars_to_tokens(tt_source *s, const tt_source_ctx *c, const uint8_
     for (size_t at = 0; at < size && !err;) {
         size_t was = at;
         int32_t ch = tt_char_next(text, size, &at);
-        if (ch < 0)
-            err = bad_utf8(s, text, was);
+        if (ch <= 0)
+            err = bad_char(s, text, was);
         else if (lines && (ch == '\n' || ch == '\r'))
             continue;
         else if (number[ch] < 0)
@@ -208,10 +213,10 @@ tt_err tt_tokens_windows(tt_source *s, int64_t window)
 /* Where each line begins, among the tokens. Empty ones are none. */
 static tt_err cut_lines(tt_source *s, const uint8_t *text, size_t size, int kind, int64_t window)
 {
-    int64_t *row, lines = 0, n = 0, from = 0;
+    int64_t *row, lines = 0, line = 1, n = 0, from = 0;
     tt_err err;
 
-    for (size_t i = 0; i < size; i++) lines += text[i] == '\n';
+    for (size_t i = 0; i < size; i++) lines += text[i] == '\n' || text[i] == '\r';
     if ((err = tt_source_block(s, lines + 2, 1, sizeof *row, &row))) return err;
     lines = 0;
     for (size_t at = 0; at <= size; at++) {
@@ -227,7 +232,8 @@ static tt_err cut_lines(tt_source *s, const uint8_t *text, size_t size, int kind
                 TT_EDATA,
                 "%s: line %lld has %lld tokens or more: with its edge it takes more than "
                 "the model's %lld",
-                s->name, (long long)lines + 1, (long long)(n - from), (long long)window);
+                s->name, (long long)line, (long long)(n - from), (long long)window);
+        line += at < size && text[at] == '\n';
     }
     if (!lines) return tt_fail(TT_EDATA, "%s: no lines in it", s->name);
     s->row = row;
@@ -354,7 +360,7 @@ tt_err tt_data_encode(const tt_data *d, const char *text, size_t size, int32_t *
 
     *count = 0;
     if (!s) return tt_fail(TT_EDATA, "the training set is no text");
-    if (!is_spelled(s))
+    if (size && !is_spelled(s))
         return tt_fail(TT_EDATA,
                        "what the numbers in %s stand for is not known: name a `tokenizer:` beside "
                        "`files:` (--set data.train.tokenizer=DIR)",
@@ -401,6 +407,12 @@ int tt_data_edge(const tt_data *d)
     return s && s->row ? s->edge : -1;
 }
 
+int tt_data_token_count(const tt_data *d)
+{
+    const tt_source *s = text_of(d);
+    return !s ? 0 : s->bpe ? tt_bpe_count(s->bpe) : s->classes;
+}
+
 int tt_data_first(const tt_data *d)
 {
     const tt_source *s = text_of(d);
@@ -418,6 +430,7 @@ static int64_t window_start(const tt_data *d, const tt_part *p, int64_t sample, 
 {
     int64_t w = p->src->window, start = sample * w, last = (p->first + p->count - 1) * w;
 
+    if (last > (p->src->kept - 1) * w) last = (p->src->kept - 1) * w;
     if (moved)
         start += (int64_t)(tt_philox(d->augment_key, (uint64_t)at.pass, 0).v[0] % (uint64_t)w);
     return start < last ? start : last;
@@ -458,4 +471,48 @@ void tt_fill_tokens(const tt_data *d, const tt_part *p, int64_t sample, tt_place
     int64_t n = s->row[sample + 1] - s->row[sample];
     for (int64_t i = 0; i < w; i++) ids[i] = i && i <= n ? from[i - 1] : s->edge;
     for (int64_t i = 0; i < w && label; i++) label[i] = i < n ? from[i] : i == n ? s->edge : -1;
+}
+
+/* ---- bytes ---- */
+
+/* Of each token. <|endoftext|> is no text, but the end of a line is. */
+static int *size_tokens(const tt_data *d, const tt_source *s)
+{
+    int count = tt_data_token_count(d), *size = calloc((size_t)count + 1, sizeof *size);
+    tt_str text = {0};
+
+    if (!size) tt_mem_out((size_t)count * sizeof *size);
+    for (int k = 0; k < count; k++) {
+        size_t was = text.size;
+        tt_data_decode(d, k, &text);
+        size[k] = (int)(text.size - was);
+    }
+    tt_str_free(&text);
+    if (s->bpe && tt_bpe_end(s->bpe) >= 0) size[tt_bpe_end(s->bpe)] = 0;
+    if (s->row) size[s->edge] = 1;
+    return size;
+}
+
+double tt_data_token_bytes(const tt_data *d, tt_split split)
+{
+    const tt_part *p = &d->part[split];
+    const tt_source *s = p->src;
+    int64_t bytes = 0, tokens = 0;
+
+    if (!s || s->keep != TT_KEEP_TOKENS || s->text_bytes <= 0 || s->tokens < 1) return 0;
+    if (!is_spelled(text_of(d))) return (double)s->text_bytes / (double)s->tokens;
+    int *size = size_tokens(d, s), count = tt_data_token_count(d);
+    int32_t *id = malloc((size_t)s->window * 2 * sizeof *id), *label = id + s->window;
+    if (!id) tt_mem_out((size_t)s->window * 2 * sizeof *id);
+    for (int64_t i = 0; i < p->count; i++) {
+        tt_fill_tokens(d, p, tt_part_row(p, i), (tt_place){0}, false, id, label);
+        for (int64_t k = 0; k < s->window; k++) {
+            if (label[k] < 0 || label[k] >= count) continue;
+            bytes += size[label[k]];
+            tokens++;
+        }
+    }
+    free(size);
+    free(id);
+    return tokens ? (double)bytes / (double)tokens : 0;
 }

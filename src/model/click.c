@@ -70,6 +70,7 @@ static tt_err embeddings_shape(graph *g, layer *l)
         note_rows(g, a->first + i, rows);
     }
     l->out = (tt_shape){2, {a->tables, a->dim}};
+    l->ahead = a->first > 0;
     l->detail =
         tt_arena_printf(g->arena, "%lld tables, %lld rows", (long long)a->tables, (long long)all);
     graph_param(g, l, "weight", TT_WEIGHT, (tt_shape){2, {all, a->dim}}, table_init(a->std), 0);

@@ -45,6 +45,7 @@ struct layer {
     int shared; /* the first so many of them are those of another layer */
     double flops;
     bool frozen;
+    bool ahead; /* of a sequence: a position of its output may see those behind it */
 };
 
 typedef struct param_init {

@@ -300,6 +300,7 @@ static tt_err layernorm_shape(graph *g, layer *l)
                             (long long)a->dims, l->name, l->in.rank);
     for (int i = l->in.rank - (int)a->dims; i < l->in.rank; i++) s.dim[s.rank++] = l->in.dim[i];
     l->out = l->in;
+    l->ahead = l->in.rank == 2 && a->dims == 2;
     graph_param(g, l, "weight", TT_BIAS, s, (param_init){0, 1, false}, 0);
     graph_param(g, l, "bias", TT_BIAS, s, (param_init){0}, 0);
     return TT_OK;
@@ -347,6 +348,7 @@ static tt_err concat_shape(graph *g, layer *l)
     char a[64], b[64];
 
     l->out = l->in;
+    l->ahead = l->in.rank == 2; /* one sequence behind another */
     for (int i = 1; i < l->input_count; i++) {
         tt_shape s = graph_shape(g, l->input[i]), rest = s;
         rest.dim[0] = l->in.dim[0];
@@ -382,6 +384,7 @@ static tt_err softmax_shape(graph *g, layer *l)
                             (long long)a->axis, l->name, l->in.rank, l->in.rank == 1 ? "" : "s");
     a->axis = axis;
     l->out = l->in;
+    l->ahead = l->in.rank == 2 && !axis;
     return TT_OK;
 }
 
@@ -428,6 +431,7 @@ static tt_err custom_shape(graph *g, layer *l)
     int count = 0;
 
     memset(params, 0, sizeof params);
+    l->ahead = true; /* for all we know */
     if (c->shape((char *)l->args + sizeof(common_args), l->in, &l->out, params, &count))
         return tt_node_fail(l->at, "%s '%s': %s", c->kind, l->name, tt_message());
     if (count < 0 || count > LAYER_PARAMS || l->out.rank < 1 || tt_shape_count(l->out) < 1)

@@ -92,11 +92,21 @@ double tt_model_train_flops(const tt_model *m)
     return m->train_flops;
 }
 
-bool tt_model_looks_ahead(const tt_model *m)
+const char *tt_model_looks_ahead(const tt_model *m)
 {
-    for (int i = 0; i < m->call_count; i++)
-        if (m->calls[i].kind == CALL_ATTEND && !m->calls[i].attend.causal) return true;
-    return false;
+    for (int i = 0; i < m->g.layer_count; i++)
+        if (m->g.layers[i].ahead) return m->g.layers[i].name;
+    return NULL;
+}
+
+int tt_model_next_classes(const tt_model *m)
+{
+    tt_shape s = tt_model_output(m);
+    const loss *l = m->g.judged < 0 ? NULL : &m->g.losses[m->g.judged];
+
+    if (!l || l->input != m->g.layer_count - 1 || l->kind == TT_LOSS_BCE || l->target != BY_LABEL)
+        return 0;
+    return m->g.ids && s.rank == 2 && s.dim[0] == m->g.ids && s.dim[1] == l->d ? (int)l->d : 0;
 }
 
 double tt_model_flops(const tt_model *m)
@@ -139,6 +149,14 @@ tt_wants tt_model_wants(const tt_model *m)
         if (l->target == BY_TARGET) w.targets = d;
     }
     return w;
+}
+
+int tt_model_plain_loss(const tt_model *m)
+{
+    const loss *l = m->g.judged < 0 ? NULL : &m->g.losses[m->g.judged];
+
+    if (!l || l->kind == TT_LOSS_BCE || l->smoothing > 0 || l->class_weight) return -1;
+    return m->g.judged;
 }
 
 int tt_model_scores(const tt_model *m)

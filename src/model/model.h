@@ -37,7 +37,14 @@ tt_shape tt_model_input(const tt_model *m); /* of its features; 0 of them: it ha
 const tt_node *tt_model_input_at(const tt_model *m);
 tt_shape tt_model_output(const tt_model *m); /* of the last layer              */
 const tt_kernels *tt_model_kernels(const tt_model *m);
-bool tt_model_looks_ahead(const tt_model *m);   /* a position of a sequence sees those behind it */
+/* A layer by which a position of a sequence may see those behind it; NULL: there is none. */
+const char *tt_model_looks_ahead(const tt_model *m);
+/* Does a loss judge, by labels, the last layer's output as (ids, how many classes): of each id,
+ * what comes behind it? The classes; 0: no. */
+int tt_model_next_classes(const tt_model *m);
+/* The first loss with labels, if it is -log of the probability of what is true, of all classes
+ * alike and without smoothing; else -1. */
+int tt_model_plain_loss(const tt_model *m);
 double tt_model_flops(const tt_model *m);       /* multiply-adds x 2 of a sample, forward */
 double tt_model_train_flops(const tt_model *m); /* forward and backward           */
 int tt_model_sum_most(const tt_model *m); /* numbers of its longest TT_SUM; 0: it yields none */

@@ -37,6 +37,7 @@ static tt_err embedding_shape(graph *g, layer *l)
     for (int64_t i = a->first; i < a->first + a->count; i++)
         if (!g->id_rows[i] || a->rows < g->id_rows[i]) g->id_rows[i] = a->rows;
     l->out = vector ? (tt_shape){1, {a->dim}} : (tt_shape){2, {a->count, a->dim}};
+    l->ahead = a->first > 0; /* its first position has an id behind the first */
     l->detail = tt_arena_printf(g->arena, "%lld rows", (long long)a->rows);
     graph_param(g, l, "weight", TT_WEIGHT, (tt_shape){2, {a->rows, a->dim}},
                 (param_init){a->std, 0, true}, 0);
@@ -102,6 +103,7 @@ static tt_err attention_shape(graph *g, layer *l)
     double t = (double)l->in.dim[0], seen = a->causal ? (t + 1) / 2 : t;
     l->out = (tt_shape){2, {l->in.dim[0], wide}};
     l->flops = 4 * t * seen * (double)wide;
+    l->ahead = !a->causal;
     l->detail =
         tt_arena_printf(g->arena, "%lld heads%s", (long long)a->heads, a->causal ? ", causal" : "");
     return TT_OK;

@@ -242,7 +242,8 @@ bool is_val(const goal *g)
     return g->sign && !strncmp(g->metric, "val.", 4);
 }
 
-static tt_err check_goal(const tt_node *at, const goal *g, const tt_model *m, bool has_val)
+static tt_err check_goal(const tt_node *at, const goal *g, const tt_model *m, bool has_val,
+                         const tt_data *d)
 {
     if (!is_val(g)) return TT_OK;
     if (!has_val)
@@ -252,11 +253,18 @@ static tt_err check_goal(const tt_node *at, const goal *g, const tt_model *m, bo
         if (!strcmp(g->metric + 4, tt_metric_table[i].name) && !metric_applies(m, i))
             return tt_node_fail(at, "%s needs %s: use val.loss", g->metric,
                                 tt_metric_table[i].needs);
+    if (!strcmp(g->metric, "val.calibration"))
+        return tt_node_fail(at, "val.calibration is best at 1, which is neither min nor max: use "
+                                "val.logloss min");
+    if (d && !strcmp(g->metric, "val.bits_per_byte") && !(tt_data_token_bytes(d, TT_VAL) > 0))
+        return tt_node_fail(at, "val.bits_per_byte needs to know how many bytes a token stands "
+                                "for: of a text, or of shards with meta.json beside them; use "
+                                "val.perplexity");
     return TT_OK;
 }
 
 tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save, const tt_model *m,
-                   bool has_val)
+                   bool has_val, const tt_data *d)
 {
     tt_err err;
 
@@ -264,11 +272,11 @@ tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save
         if (is_never(&c->validate))
             return tt_node_fail(c->early_stop, "early_stop judges when it is time to validate, and "
                                                "train.validate is never");
-        if ((err = check_goal(tt_node_get(c->early_stop, "metric"), &c->early, m, has_val)))
+        if ((err = check_goal(tt_node_get(c->early_stop, "metric"), &c->early, m, has_val, d)))
             return err;
     }
     if (!save || is_never(&save->every)) return TT_OK;
-    return check_goal(tt_node_get(job->checkpoint, "best"), &save->best, m, has_val);
+    return check_goal(tt_node_get(job->checkpoint, "best"), &save->best, m, has_val, d);
 }
 
 /* ---- a job as a whole ---- */
@@ -297,7 +305,8 @@ tt_err tt_job_check(tt_tree *tree)
                         conf.steps ? conf.steps : 1000 * conf.epochs, 1000, &o);
     /* A job without data gets rows from a program, and those may have a part to validate with. */
     const tt_node *val = job.data ? tt_node_get(job.data, "val") : NULL;
-    if (!err) err = check_goals(&job, &conf, &save, m, !job.data || (val && !tt_node_is_null(val)));
+    if (!err)
+        err = check_goals(&job, &conf, &save, m, !job.data || (val && !tt_node_is_null(val)), NULL);
     tt_optim_close(o);
     tt_model_close(m);
     return err;

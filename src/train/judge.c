@@ -330,7 +330,7 @@ tt_err judge_eval(judge *j, const tt_data *d, tt_split split, uint64_t seed, tt_
     }
     if (err) return err;
     for (int64_t g = 0; g < parts; g++) tt_result_add(&sum, &j->parts[g]);
-    *out = metrics_of(j->model, d, &sum);
+    *out = metrics_of(j->model, d, split, &sum);
     if (j->columns) out->auc = auc_over(j, &h, ranks);
     if (j->classes) out->miou = miou_over(j, ranks);
     return TT_OK;

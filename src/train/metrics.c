@@ -14,8 +14,10 @@ const tt_metric tt_metric_table[TT_METRICS] = {
     {"logloss", AT(logloss), false, TWO_CLASSES},
     {"calibration", AT(calibration), false, TWO_CLASSES},
     {"entropy", AT(entropy), false, TWO_CLASSES},
-    {"perplexity", AT(perplexity), false, "softmax_cross_entropy or nll of tokens"},
-    {"bits_per_byte", AT(bits_per_byte), false, "softmax_cross_entropy or nll of a text"},
+    {"perplexity", AT(perplexity), false,
+     "softmax_cross_entropy or nll of tokens, without smoothing and class_weights"},
+    {"bits_per_byte", AT(bits_per_byte), false,
+     "softmax_cross_entropy or nll of a text, without smoothing and class_weights"},
     {"miou", AT(miou), false,
      "a loss that judges pixels: softmax_cross_entropy or nll of an image whose channels are the "
      "classes"},
@@ -53,7 +55,7 @@ bool metric_applies(const tt_model *m, int k)
     case AT(miou):
         return tt_model_pixel_classes(m) > 0;
     default:
-        return judges_tokens(m);
+        return judges_tokens(m) && tt_model_plain_loss(m) >= 0;
     }
 }
 
@@ -70,19 +72,31 @@ static void set_odds(const tt_result *r, tt_metrics *out)
         out->entropy = -out->logloss / (share * log(share) + (1 - share) * log1p(-share));
 }
 
-tt_metrics metrics_of(const tt_model *m, const tt_data *d, const tt_result *r)
+/* How surprising a token was, on the mean: of the loss that judges it, whatever others add. */
+static void set_surprise(const tt_model *m, const tt_data *d, tt_split split, const tt_result *r,
+                         tt_metrics *out)
+{
+    int loss = judges_tokens(m) ? tt_model_plain_loss(m) : -1;
+    double nats, bytes;
+
+    if (loss < 0 || !(r->part_weight[loss] > 0)) return;
+    nats = r->part[loss] / r->part_weight[loss];
+    bytes = tt_data_token_bytes(d, split);
+    out->perplexity = exp(nats);
+    if (bytes > 0) out->bits_per_byte = nats / log(2) / bytes;
+}
+
+tt_metrics metrics_of(const tt_model *m, const tt_data *d, tt_split split, const tt_result *r)
 {
     tt_metrics out = tt_metrics_none();
     tt_wants wants = tt_model_wants(m);
-    double bytes = d ? tt_data_token_bytes(d) : 0;
 
     out.samples = (int64_t)r->samples;
     if (r->weight > 0) out.loss = r->loss / r->weight;
     if (wants.classes && r->rows) out.accuracy = (double)r->correct / (double)r->rows;
     if (wants.classes > 5 && r->rows) out.top5 = (double)r->top5 / (double)r->rows;
     set_odds(r, &out);
-    if (judges_tokens(m)) out.perplexity = exp(out.loss);
-    if (judges_tokens(m) && bytes > 0) out.bits_per_byte = out.loss / log(2) / bytes;
+    set_surprise(m, d, split, r, &out);
     for (int i = 0; i < tt_model_loss_count(m); i++)
         if (r->part_weight[i] > 0) out.part[i] = r->part[i] / r->part_weight[i];
     return out;

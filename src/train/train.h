@@ -75,8 +75,8 @@ typedef struct tt_metrics { /* NAN where it does not apply */
     double logloss;         /* there: mean of -log of the probability of what is true    */
     double calibration;     /* ... mean probability of class 1, by its share of the rows */
     double entropy;         /* ... logloss, by that of who always tells this share       */
-    double perplexity;      /* of tokens: e to the loss                              */
-    double bits_per_byte;   /* of a text: the loss in bits, by the bytes of a token  */
+    double perplexity;      /* of tokens: e to the loss that judges them             */
+    double bits_per_byte;   /* of a text: that in bits, by the bytes of a token      */
     double miou;            /* where pixels are judged: mean over classes of intersection / union */
     double part[TT_LOSSES]; /* where there are several losses */
     int64_t samples;
@@ -225,8 +225,10 @@ tt_err tt_use_predict(tt_use *u, tt_split split, int64_t first, int n, float *ou
 tt_err tt_use_predict_rows(tt_use *u, const float *x, const int32_t *ids, int n, float *out);
 int64_t tt_use_features(const tt_use *u);
 /* Of a model of tokens: the scores of what may come behind these n, of which there are no more than
- * its context has, into out (classes). The first says why a model is none. */
+ * its context has, into out (tt_use_next_most: those that could be told apart and looked up in
+ * turn). TT_EDATA: one of the n has no row. The first says why a model is none. */
 tt_err tt_use_check_next(const tt_use *u);
+int tt_use_next_most(const tt_use *u);
 tt_err tt_use_next(tt_use *u, const int32_t *token, int n, float *out);
 /* Rows of a split. Opens it, for its samples alone: predicting needs neither labels nor the other
  * split, except as tt_data_open_split says. */

@@ -580,7 +580,7 @@ static tt_err open_parts(tt_trainer *t, const tt_train_opts *o, const tt_kernels
     t->size = tt_model_size(t->model);
     if ((err = plan_steps(t)) ||
         (err = check_goals(&t->job, &t->conf, o->no_files ? NULL : &t->save, t->model,
-                           tt_data_count(t->data, TT_VAL) > 0)) ||
+                           tt_data_count(t->data, TT_VAL) > 0, t->data)) ||
         (err = tt_optim_open(t->conf.optimizer, t->conf.schedule, t->conf.clip, t->conf.groups,
                              t->params, t->param_count, t->steps, t->epoch_steps, &t->optim)))
         return err;

@@ -53,9 +53,10 @@ tt_err read_checkpoint(tt_node *checkpoint, save_conf *out);
 tt_err read_plan(const tt_job *job, tt_plan *out); /* refuses what the model asks for in vain */
 tt_err check_nan(const tt_job *job, const train_conf *c, const tt_plan *p); /* is it possible? */
 tt_err find_kernels(tt_node *train, const train_conf *c, const tt_kernels **out);
-/* Refuses goals that this model or this data can never tell. `save` may be NULL. */
+/* Refuses goals that this model or this data can never tell. `save` may be NULL, `d` before it is
+ * open. */
 tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save, const tt_model *m,
-                   bool has_val);
+                   bool has_val, const tt_data *d);
 bool is_val(const goal *g); /* it needs a validation */
 
 /* ---- auc.c ---- */
@@ -105,7 +106,7 @@ void judge_close(judge *j); /* accepts a zeroed one */
 /* ---- metrics.c ---- */
 
 /* `d` (may be NULL) says how long a token is. */
-tt_metrics metrics_of(const tt_model *m, const tt_data *d, const tt_result *r);
+tt_metrics metrics_of(const tt_model *m, const tt_data *d, tt_split split, const tt_result *r);
 bool metric_applies(const tt_model *m, int k); /* of tt_metric_table */
 bool judges_tokens(const tt_model *m);         /* of a sequence, each by the next? */
 

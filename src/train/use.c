@@ -272,38 +272,59 @@ tt_err tt_use_predict_rows(tt_use *u, const float *x, const int32_t *ids, int n,
 
 tt_err tt_use_check_next(const tt_use *u)
 {
-    tt_row row = tt_model_row(u->model);
+    const char *ahead = tt_model_looks_ahead(u->model);
 
-    if (!row.ids || row.labels != row.ids || row.features)
+    if (!tt_model_next_classes(u->model) || tt_model_row(u->model).features)
         return tt_node_fail(tt_model_input_at(u->model),
                             "the model does not say what token comes next: that takes input: {ids: "
-                            "N}, and a loss with classes for each of them");
-    if (tt_model_looks_ahead(u->model))
+                            "N}, and a loss that judges classes for each of them at the last "
+                            "layer");
+    if (ahead)
         return tt_node_fail(tt_model_input_at(u->model),
-                            "the model looks at tokens behind the one it judges: attention is not "
-                            "causal");
+                            "the model looks at tokens behind the one it judges: by layer '%s'",
+                            ahead);
+    return TT_OK;
+}
+
+int tt_use_next_most(const tt_use *u)
+{
+    const int64_t *rows = tt_model_wants(u->model).id_rows, ids = tt_model_row(u->model).ids;
+    int64_t most = tt_model_next_classes(u->model);
+
+    for (int64_t i = 0; i < ids; i++)
+        if (rows[i] && rows[i] < most) most = rows[i];
+    return (int)most;
+}
+
+static tt_err check_tokens(const tt_use *u, const int32_t *token, int n)
+{
+    const int64_t *rows = tt_model_wants(u->model).id_rows;
+
+    for (int i = 0; i < n; i++)
+        if (token[i] < 0 || (rows[i] && token[i] >= rows[i]))
+            return tt_fail(TT_EDATA, "there is a token %d, but the model's embedding has %lld rows",
+                           token[i], (long long)rows[i]);
     return TT_OK;
 }
 
 tt_err tt_use_next(tt_use *u, const int32_t *token, int n, float *out)
 {
     const tt_row row = tt_model_row(u->model);
-    int classes = tt_model_wants(u->model).classes;
-    tt_err err = need_crew(u, 1);
-    int64_t got;
+    int64_t classes = tt_model_next_classes(u->model), got;
+    tt_err err;
 
-    if (err) return err;
-    TT_ASSERT(n >= 1 && n <= row.ids);
+    TT_ASSERT(n >= 1 && n <= row.ids && classes);
+    if ((err = check_tokens(u, token, n)) || (err = need_crew(u, 1))) return err;
     desk *w = &u->judge.desks[0];
     int32_t *ids = (int32_t *)(uintptr_t)w->batch.ids; /* our own */
     memcpy(ids, token, (size_t)n * sizeof *ids);
-    for (int64_t i = n; i < row.ids; i++) ids[i] = token[n - 1]; /* none of them is looked at */
+    for (int64_t i = n; i < row.ids; i++) ids[i] = 0; /* none of them is looked at */
     if (!u->scores && !(u->scores = malloc((size_t)tt_use_features(u) * sizeof *u->scores)))
         return tt_fail(TT_ENOMEM, "no memory for the scores of %lld positions", (long long)row.ids);
     w->batch.n = 1;
     tt_crew_pass(u->crew, 0, TT_PASS_PREDICT, &w->batch);
     if ((err = tt_run_output(tt_crew_run(u->crew, 0), u->layer, u->scores, &got))) return err;
-    memcpy(out, u->scores + (int64_t)(n - 1) * classes, (size_t)classes * sizeof *out);
+    memcpy(out, u->scores + (n - 1) * classes, (size_t)tt_use_next_most(u) * sizeof *out);
     return TT_OK;
 }
 
