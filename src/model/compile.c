@@ -36,7 +36,11 @@ static int new_buffer(builder *b, int64_t per_sample, int64_t fixed)
 {
     tt_model *m = b->m;
     m->buffers = grown(b, m->buffers, m->buffer_count, &b->buffer_room, sizeof *m->buffers);
-    m->buffers[m->buffer_count] = (buffer){per_sample, fixed, INT32_MAX, -1, -1, 0};
+    m->buffers[m->buffer_count] = (buffer){.per_sample = per_sample,
+                                           .fixed = fixed,
+                                           .birth = INT32_MAX,
+                                           .death = -1,
+                                           .death_forward = -1};
     return m->buffer_count++;
 }
 
