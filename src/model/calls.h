@@ -43,8 +43,9 @@ typedef struct tensor {
 } tensor;
 
 typedef struct buffer {
-    int64_t per_sample; /* bytes, for samples rounded up to whole lanes ... */
+    int64_t per_sample; /* bytes ...                                        */
     int64_t fixed;      /* ... plus these                                   */
+    bool lanes;         /* per_sample is for samples rounded up to whole lanes */
     int birth, death;
     int death_forward; /* where there is no way back                       */
     int scratch_of;    /* > 0: the bytes are what the kernel of call (this - 1) asks for */

@@ -36,7 +36,11 @@ static int new_buffer(builder *b, int64_t per_sample, int64_t fixed)
 {
     tt_model *m = b->m;
     m->buffers = grown(b, m->buffers, m->buffer_count, &b->buffer_room, sizeof *m->buffers);
-    m->buffers[m->buffer_count] = (buffer){per_sample, fixed, INT32_MAX, -1, -1, 0};
+    m->buffers[m->buffer_count] = (buffer){.per_sample = per_sample,
+                                           .fixed = fixed,
+                                           .birth = INT32_MAX,
+                                           .death = -1,
+                                           .death_forward = -1};
     return m->buffer_count++;
 }
 
@@ -220,6 +224,10 @@ static void add_conv(builder *b, int at)
                         .turned = l->kind == &kind_conv_transpose,
                         .bias = l->param_count > 1};
     if (l->in.rank == 2) c->rows = l->in.dim[0];
+    /* Of a large layer on a sequence a packed copy for dx costs much memory, and with very many
+     * outputs it is far slower, too: each few rows would read all of it. */
+    c->conv.lean = layout == TT_NHWC && l->in.rank == 2 && c->rows >= 32 && c->conv.win.c <= 1024 &&
+                   (int64_t)c->conv.win.c * c->conv.win.o >= 1 << 20;
     if (relu >= 0) last = relu;
     if (layout == TT_LANES && l->kind == &kind_conv) pool = only_user(b, last, &kind_maxpool);
     if (pool >= 0 && pool_fuses(&b->g->layers[pool])) {

@@ -213,7 +213,7 @@ static int64_t lay_out(placed *p, int count, placed **busy)
 
 static int64_t size_of(const tt_model *m, const buffer *b, int n)
 {
-    int64_t bytes = b->per_sample * rounded(m, n) + b->fixed;
+    int64_t bytes = b->per_sample * (b->lanes ? rounded(m, n) : n) + b->fixed;
     if (b->scratch_of) {
         const call *c = &m->calls[b->scratch_of - 1];
         tt_recur_args recur = c->recur;

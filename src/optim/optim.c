@@ -26,6 +26,7 @@ struct tt_optim {
     tt_settings set;
     tt_schedule schedule;
     double clip_norm, clip_value; /* 0: none */
+    bool look_first;
     const tt_rules *rules;
     tt_rule update;
     int slot_count;
@@ -185,7 +186,12 @@ tt_piece tt_optim_piece(const tt_optim *o, int i)
 /* The pass in which weights and state are written, all but LAMB's weights. */
 static int update_pass(const tt_optim *o)
 {
-    return o->clip_norm > 0;
+    return o->clip_norm > 0 || o->look_first;
+}
+
+void tt_optim_look_first(tt_optim *o)
+{
+    o->look_first = true;
 }
 
 int tt_optim_passes(const tt_optim *o)

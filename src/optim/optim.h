@@ -56,9 +56,10 @@ tt_piece tt_optim_piece(const tt_optim *o, int i);
  *       tt_optim_join(o, pass);                              // one thread, after all
  *   }
  *
- * Without clipping by norm and without LAMB there is exactly one pass, which leaves the gradient as
- * it is; with more of them, it is theirs to change. Weight 0 (no label in the batch) leaves the sums
- * as they are, samples 0 the statistics. Step 0 is the first: state starts as zeros. */
+ * Without clipping by norm, LAMB and tt_optim_look_first there is exactly one pass, which leaves
+ * the gradient as it is; with more of them, it is theirs to change. Weight 0 (no label in the
+ * batch) leaves the sums as they are, samples 0 the statistics. Step 0 is the first: state starts
+ * as zeros. */
 typedef struct tt_optim_view {
     float *grad; /* flat, whole array: sums                    */
     const float *w_old;
@@ -66,6 +67,11 @@ typedef struct tt_optim_view {
     const float *slot_old[TT_OPTIM_SLOTS];
     float *slot_new[TT_OPTIM_SLOTS];
 } tt_optim_view;
+
+/* From the next step on nothing is written before it is known whether the gradient is finite; if it
+ * is not, nothing is. That takes a pass more, unless clipping by norm has it anyway, and changes no
+ * bit of the results. For who has no old vectors to go back to. */
+void tt_optim_look_first(tt_optim *o);
 
 void tt_optim_begin(tt_optim *o, int64_t step, double weight, double samples);
 int tt_optim_passes(const tt_optim *o);
@@ -84,8 +90,9 @@ void tt_optim_tell(tt_optim *o, int piece, const tt_piece_result *r);
 
 /* After the step: norm of the normalised, regularised gradient before clipping (always computed,
  * per piece and in piece order), and whether it is finite: no NaN, no infinity, and, once
- * clipped, not so large that its square is no float. If it is not, the step was not applied when clipping by norm was on; else
- * the caller decides (it still has the old vectors, or stops). */
+ * clipped, not so large that its square is no float. If it is not, the step was not applied when
+ * clipping by norm was on, or look_first; else the caller decides (it still has the old vectors, or
+ * stops). */
 double tt_optim_grad_norm(const tt_optim *o);
 bool tt_optim_finite(const tt_optim *o);
 

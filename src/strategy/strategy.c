@@ -318,16 +318,30 @@ static void place_state(tt_strategy *s, layout *l, const size_t at[2], int curre
     }
 }
 
+/* Two halves are for those who may have to go back to the older one: a world that takes up what
+ * another has left, ranks that may not all get to the end of a step. For a rank alone there is only
+ * a gradient that is not finite, which can be known before anything is written. Small states are
+ * not worth the pass that this takes. */
+enum { IN_PLACE = 256 << 20 };
+
+static bool in_place(const tt_strategy *s, const tt_state_file *f)
+{
+    return !f && s->world->size == 1 && s->plan.aggregate != TT_AVERAGE &&
+           tt_strategy_bytes(s) >= IN_PLACE;
+}
+
 tt_err tt_strategy_place(tt_strategy *s, const tt_state_file *f)
 {
-    size_t half = tt_strategy_bytes(s), own[2] = {0, half};
+    bool once = in_place(s, f);
+    size_t half = tt_strategy_bytes(s), own[2] = {0, once ? 0 : half}, all = half + own[1];
     tt_err err = f ? tt_share_open_file(s->node_group, f->fd, f->bytes, &s->state)
-                   : tt_share_open(s->node_group, 2 * half, &s->state);
+                   : tt_share_open(s->node_group, all, &s->state);
     char size[32];
 
     if (err)
         return tt_context(err, "%s for the state of the training",
-                          tt_show_bytes(2 * (double)half, size, sizeof size));
+                          tt_show_bytes((double)all, size, sizeof size));
+    if (once) tt_optim_look_first(s->optim);
     memcpy(s->halves, f ? f->at : own, sizeof s->halves);
     if (f && f->in_memory) madvise(s->state.at[s->local], f->bytes, MADV_POPULATE_WRITE);
     return tt_strategy_use(s, 0);

@@ -104,8 +104,8 @@ tt_err tt_strategy_warm(tt_strategy *s);
 /* The state is two halves of so many bytes: weights, then the optimiser's vectors. */
 size_t tt_strategy_bytes(const tt_strategy *s);
 /* Gives it a place: in a file that may outlive the process (its first `bytes`, with the halves at
- * `at`), or, for NULL, in memory that is gone with it. All ranks call it, after start. What is in
- * half 0 becomes the state. */
+ * `at`), or, for NULL, in memory that is gone with it; a rank alone then has a large state once,
+ * and updates it in place. All ranks call it, after start. What is in half 0 becomes the state. */
 typedef struct tt_state_file {
     int fd;
     size_t bytes, at[2];

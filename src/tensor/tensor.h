@@ -83,7 +83,8 @@ typedef struct tt_conv {
      * h, w); y is what dx would be for dy = x. Its bias is (c). Neither groups nor pooling. */
     bool turned;
     bool bias, relu;
-    bool pool;              /* LANES only: max pooling behind it ...                             */
+    bool lean; /* dense, of many rows: no packed copy of the weights for dx                      */
+    bool pool; /* LANES only: max pooling behind it ...                             */
     int pkh, pkw, psh, psw; /* ... window and stride, no padding, no overlap                     */
     int poh, pow_;          /* ... and the size of y                                             */
 } tt_conv;

@@ -49,6 +49,10 @@ static tt_err load_weights(tt_use *u, const tt_use_opts *o)
     return tt_weights_load(o->weights, rename, o->partial, u->model, u->w);
 }
 
+/* Numbers that a thread puts out at once: of 64 texts with a large vocabulary they would fill the
+ * memory. */
+enum { OUTPUT_MOST = 32 << 20 };
+
 tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
 {
     tt_use *u = calloc(1, sizeof *u);
@@ -68,6 +72,7 @@ tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
     u->layer = o->layer;
     tt_model_opts mo = {.kernels = k, .samples = u->grain, .keep = o->layer};
     if ((err = tt_model_open(u->job.model, &mo, &u->model))) goto fail;
+    while (!o->batch && u->grain > 1 && u->grain * tt_use_features(u) > OUTPUT_MOST) u->grain /= 2;
     u->params = tt_model_params(u->model, &u->param_count);
     u->bytes = (size_t)tt_model_size(u->model) * sizeof(float);
     if (!(u->w = tt_block_alloc(u->bytes))) {

@@ -18,7 +18,7 @@ static size_t packed_forward(const tt_window *w)
 size_t TT_SIMD(nhwc_packed)(const tt_conv *c)
 {
     const tt_window *w = &c->win;
-    return packed_forward(w) + packed_half(w, w->o / w->groups, w->c / w->groups);
+    return packed_forward(w) + (c->lean ? 0 : packed_half(w, w->o / w->groups, w->c / w->groups));
 }
 
 /* One row of a panel: `width` of the elements at w, w + step, ...; zeros up to whole vectors. */
@@ -100,7 +100,7 @@ void TT_SIMD(nhwc_pack)(const tt_conv *c, const float *w, float *packed)
             pack_forward(w + o * step, per, taps, width, fwd);
             fwd += step * ceil_div(width, VW) * VW;
         }
-        for (int i = 0; i < per; i += PANEL) {
+        for (int i = 0; i < per && !c->lean; i += PANEL) {
             int width = min_int(PANEL, per - i);
             pack_backward(w + (size_t)i * taps, outs, step, taps, width, bwd);
             bwd += (size_t)outs * taps * ceil_div(width, VW) * VW;
@@ -150,6 +150,8 @@ size_t TT_SIMD(nhwc_scratch)(const tt_conv *c, int n)
     weight dw = {.win = &c->win, .n = n};
     size_t most = TT_SIMD(nhwc_gather_scratch)(&fwd), more = TT_SIMD(nhwc_gather_scratch)(&bwd);
 
+    if (more > most) most = more;
+    more = c->lean ? TT_SIMD(dense_dx_scratch)(c->win.c) : 0;
     if (more > most) most = more;
     more = TT_SIMD(nhwc_weight_scratch)(&dw);
     return more > most ? more : most;
@@ -211,7 +213,9 @@ void TT_SIMD(nhwc_backward)(const tt_conv *c, const tt_conv_args *a)
                     .add = a->dw_add};
         TT_SIMD(nhwc_weight)(&d, a->scratch);
     }
-    if (a->dx) {
+    if (a->dx && c->lean) {
+        TT_SIMD(dense_dx)(c, a);
+    } else if (a->dx) {
         gather g = turned ? gather_forward(c, a->n) : gather_backward(c, a->n);
         g.in = a->dy, g.out = a->dx, g.add = a->dx_add, g.relu = false;
         g.packed = a->packed + (turned ? 0 : packed_forward(w));
