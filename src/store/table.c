@@ -95,12 +95,16 @@ static tt_err lay_out(tt_table *t)
 
 /* ---- memory ---- */
 
-/* In memory there is nothing to reserve: the kernel gives pages, or ends the process. */
+/* The kernel promises memory that it has not, and ends who takes it at its word: so it is asked
+ * what is free. */
 static tt_err reserve_bytes(tt_table *t, size_t at, size_t n)
 {
     int why;
 
-    if (t->fd < 0) return TT_OK;
+    if (t->fd < 0 && tt_mem_free() / 2 > n) return TT_OK;
+    if (t->fd < 0)
+        return tt_fail(TT_ENOMEM, "no memory for more rows of a table, of which %lld are there",
+                       (long long)tt_table_count(t));
     while ((why = posix_fallocate(t->fd, (off_t)at, (off_t)n)) == EINTR) {
     }
     if (!why) return TT_OK;
@@ -172,7 +176,9 @@ static tt_err map_it(tt_table *t)
     if (p == MAP_FAILED)
         return tt_fail(TT_ENOMEM, "map a table of %lld rows: %s", (long long)t->shape.rows,
                        strerror(errno));
-    madvise(p, t->size, MADV_HUGEPAGE); /* gathering rows misses the TLB, too */
+    /* Gathering rows misses the TLB, too. But of a table that memory could not hold, a row must not
+     * take 2 MB. */
+    if (t->size < tt_mem_free() / 4) madvise(p, t->size, MADV_HUGEPAGE);
     t->map = p;
     t->head = p;
     t->bits = (_Atomic uint64_t *)(t->map + t->bits_at);
@@ -195,8 +201,8 @@ tt_err tt_table_open(const char *path, const tt_table_shape *shape, uint64_t key
         err = tt_fail(TT_ENOMEM, "no memory for a table");
         goto fail;
     }
-    if ((err = reserve_bytes(t, 0, t->records_at)) ||
-        (err = reserve_bytes(t, t->log_at, t->size - t->log_at))) {
+    if (path && ((err = reserve_bytes(t, 0, t->records_at)) ||
+                 (err = reserve_bytes(t, t->log_at, t->size - t->log_at)))) {
         err = tt_context(TT_EENV, "a table of %lld rows", (long long)shape->rows);
         goto fail;
     }
@@ -258,6 +264,33 @@ int64_t tt_table_count(const tt_table *t)
     return n;
 }
 
+const float *tt_table_records(const tt_table *t, const _Atomic uint64_t **bits)
+{
+    *bits = t->bits;
+    return (const float *)(t->map + t->records_at);
+}
+
+tt_err tt_table_put(tt_table *t, int64_t row, const float *record)
+{
+    tt_err err;
+
+    TT_ASSERT(row >= 0 && row < t->shape.rows);
+    if ((err = reserve_range(t, t->records_at + (size_t)row * record_bytes(t), record_bytes(t))))
+        return err;
+    memcpy(record_of(t, row), record, record_bytes(t));
+    atomic_fetch_or(&t->bits[row / 64], 1ull << (row % 64));
+    return TT_OK;
+}
+
+void tt_table_clear(tt_table *t)
+{
+    atomic_store(&t->head->next, 0);
+    for (int64_t r = tt_table_next(t, 0); r >= 0; r = tt_table_next(t, r + 1)) {
+        memset(record_of(t, r), 0, record_bytes(t));
+        atomic_fetch_and(&t->bits[r / 64], ~(1ull << (r % 64)));
+    }
+}
+
 /* ---- changes ---- */
 
 void tt_table_begin(tt_table *t, int64_t step)
@@ -307,16 +340,19 @@ void tt_table_back(tt_table *t)
 
 /* ---- hashes ---- */
 
+/* Each number times an odd one that follows from its place: what changes one of them changes the
+ * sum. No number waits for the one before, which counts where a step has many rows. */
 uint64_t tt_table_row_hash(int64_t row, const float *record, int floats)
 {
-    uint64_t h = tt_mix((uint64_t)row + 1);
+    uint64_t sum = 0;
 
     for (int i = 0; i < floats; i++) {
-        uint32_t bits;
+        uint32_t bits, times = (uint32_t)i * 0x9e3779b1u;
         memcpy(&bits, &record[i], sizeof bits);
-        h = tt_mix(h ^ ((uint64_t)i << 32 | bits));
+        times ^= times >> 15;
+        sum += (uint64_t)bits * (times * 0x85ebca6bu | 1);
     }
-    return h;
+    return tt_mix(sum ^ tt_mix((uint64_t)row + 1));
 }
 
 uint64_t tt_table_hash(const tt_table *t)

@@ -41,6 +41,12 @@ const float *tt_table_look(const tt_table *t, int64_t row);
 /* The first row from this one on that is there; -1: none is. */
 int64_t tt_table_next(const tt_table *t, int64_t row);
 int64_t tt_table_count(const tt_table *t); /* of rows that are there */
+/* For who reads many: record r is `floats` x r behind the first, if bit r is set. */
+const float *tt_table_records(const tt_table *t, const _Atomic uint64_t **bits);
+
+/* Before the first step: a row as it is somewhere else, which no log has; and no rows at all. */
+tt_err tt_table_put(tt_table *t, int64_t row, const float *record);
+void tt_table_clear(tt_table *t);
 
 /* From here on changes are those of this step. One thread. */
 void tt_table_begin(tt_table *t, int64_t step);
