@@ -27,6 +27,10 @@ bool perform_forward(tt_run *r, const call *c, int phase);
 bool perform_backward(tt_run *r, const call *c, int phase);
 bool norm_uses_batch(const tt_run *r, const call *c); /* else its running statistics */
 
+/* tables.c: rows by ids, as embed_forward and bag_forward of the kernels. */
+void look_up(const tt_model *m, int table, const tt_embed_args *a, bool bag);
+tt_rows rows_of_table(const tt_run *r, const call *c); /* that it yields */
+
 static inline void *at_buffer(const tt_run *r, int buf)
 {
     return buf < 0 || r->offset[buf] < 0 ? NULL : r->memory + r->offset[buf];
