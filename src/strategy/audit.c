@@ -66,7 +66,7 @@ uint64_t hash_join(tt_strategy *s)
     uint64_t sum = 0;
 
     for (int i = 0; i < tt_crew_size(s->crew); i++) sum += s->hash_part[i];
-    return hash_end(sum);
+    return hash_end(sum + rows_hash(s));
 }
 
 static void hash_member(void *arg, int me)

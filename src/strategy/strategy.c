@@ -239,6 +239,7 @@ static layout lay_out(const tt_strategy *s, int threads)
     /* one more than there are threads: the leader's totals */
     l.sums = reserve(&at, (size_t)(2 * (threads + 1)) * (size_t)s->sums_most * sizeof(double));
     l.grad = reserve(&at, tt_mul_size(flat, (size_t)(threads * s->buffers)));
+    l.lists = reserve(&at, rows_bytes(s, threads));
     l.bytes = at;
     return l;
 }
@@ -258,6 +259,7 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     s->sums_most = tt_model_sum_most(m);
     s->lockstep = s->sums_most > 0;
     s->sample = tt_model_row(m);
+    if ((err = rows_open(s))) return err;
     s->layouts = take((size_t)n->ranks, sizeof *s->layouts);
     for (int l = 0; l < n->ranks; l++) s->layouts[l] = lay_out(s, s->threads[n->rank[l]]);
     if ((err = tt_share_open(s->node_group, s->layouts[s->local].bytes, &s->share))) {
@@ -287,7 +289,7 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     s->total = take((size_t)s->sums_most, sizeof *s->total);
     s->times = take((size_t)s->world->size, sizeof *s->times);
     s->hashes = take((size_t)s->world->size, sizeof *s->hashes);
-    if ((err = audit_open(s))) return err;
+    if ((err = audit_open(s)) || (err = rows_start(s))) return err;
     s->odd = take((size_t)s->world->size, sizeof *s->odd);
     s->hash_part = take((size_t)threads, sizeof *s->hash_part);
     s->own_pieces = take((size_t)s->piece_count, sizeof *s->own_pieces);
@@ -352,6 +354,7 @@ void tt_strategy_init(tt_strategy *s)
     tt_state st = tt_strategy_state(s);
 
     tt_model_init(s->model, s->seed, st.w);
+    rows_clear(s);
     for (int i = 0; i < s->slot_count; i++) memset(st.slot[i], 0, (size_t)s->size * sizeof(float));
 }
 
@@ -369,6 +372,7 @@ void tt_strategy_close(tt_strategy *s)
     trace_close(s);
     squeeze_close(s);
     factor_close(s);
+    rows_close(s);
     tt_share_close(&s->share);
     tt_share_close(&s->state);
     deal_close(s);
@@ -486,6 +490,7 @@ tt_err tt_strategy_spread(tt_strategy *s)
         err = tt_group_bcast(all, 0, st.slot[i], flat);
     if (!err && sharded(s)) err = move_slots(s, true);
     if (!err) err = squeeze_spread(s);
+    if (!err) err = rows_spread(s);
     if (!err && s->outer) err = tt_group_bcast(all, 0, s->outer, flat);
     if (err) return tt_context(err, "the state of the training, from rank 0");
     tt_strategy_settle(s, 0);
@@ -561,6 +566,7 @@ void tt_strategy_settle(tt_strategy *s, uint64_t hash)
 {
     if (s->met) memcpy(s->met, w_at(s, s->local, s->half), (size_t)s->size * sizeof(float));
     strategy_refresh(s);
+    rows_settle(s);
     if (hash)
         s->row.hash = hash;
     else
@@ -583,6 +589,7 @@ tt_err tt_strategy_compare(tt_strategy *s)
 
     if (!all) tt_mem_out(sizeof *all);
     tt_sha_add(sha, w_at(s, s->local, s->half), (size_t)s->size * sizeof(float));
+    rows_sha(s, sha);
     tt_sha_end(sha, mine);
     err = tt_group_gather(tt_world_all(w), mine, sizeof mine, all);
     for (int r = 1; r < w->size && !err; r++)

@@ -123,6 +123,8 @@ typedef struct tt_state {
     float *w, *slot[TT_OPTIM_SLOTS];
 } tt_state;
 tt_state tt_strategy_state(const tt_strategy *s);
+/* A table's rows, records and all: those that are there. Every rank has them all. */
+struct tt_table *tt_strategy_table(const tt_strategy *s, int i);
 /* More of it that may be there, flat, at rank 0 (NULL: there is none): momentum of the outer
  * optimiser; what compression still owes to the gradient, as tt_strategy_collect found it. */
 float *tt_strategy_outer(const tt_strategy *s);
