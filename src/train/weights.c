@@ -115,35 +115,99 @@ static tt_err check_rules(const tt_node *rules)
     return TT_OK;
 }
 
-tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, const tt_param *params,
-                       int count, float *w)
+/* The list of the rows that a tensor has, if it has not all; its name is that of the tensor and
+ * this. */
+static const char list_tail[] = ".rows";
+
+static const tt_entry *rows_of(const source *s, const tt_entry *e)
+{
+    char name[1024];
+
+    snprintf(name, sizeof name, "%s%s", e->name, list_tail);
+    return tt_tensors_find(s->file, name);
+}
+
+static bool is_list(const source *s, const tt_entry *e)
+{
+    size_t n = strlen(e->name), tail = sizeof list_tail - 1;
+    char name[1024];
+
+    if (n <= tail || n >= sizeof name || strcmp(e->name + n - tail, list_tail)) return false;
+    snprintf(name, sizeof name, "%.*s", (int)(n - tail), e->name);
+    return tt_tensors_find(s->file, name) != NULL;
+}
+
+/* Into the flat array. *fits: it has the parameter's shape, or rows of it. */
+static tt_err take_param(const source *s, const tt_entry *e, const tt_param *p, float *w,
+                         bool *fits)
+{
+    const tt_entry *rows = rows_of(s, e);
+    tt_err err;
+
+    *fits = rows ? p->rank == 2 : same_shape(e, p);
+    if (!*fits) return TT_OK;
+    if (!rows) return tt_entry_floats(e, w + p->at, p->n);
+    err = tables_scatter(rows, e, p->shape[0], p->shape[1], w + p->at);
+    *fits = err != TT_ECKPT;
+    return *fits ? err : TT_OK;
+}
+
+/* Into a table. */
+static tt_err take_rows(const source *s, const tt_entry *e, tt_trainer *t, int i, bool put,
+                        bool *fits)
+{
+    const tt_entry *rows = rows_of(s, e);
+    const tt_model_table *m = &t->tables[i];
+    tt_err err;
+
+    *fits = e->rank == 2 && e->shape[1] == m->dim && (rows || e->shape[0] == m->rows);
+    if (!*fits || !put) return TT_OK;
+    err = tables_put(t, i, rows, e);
+    *fits = err != TT_ECKPT;
+    return *fits ? err : TT_OK;
+}
+
+static int find_param(const tt_param *params, int count, const tt_trainer *t, const char *name)
+{
+    int k = 0;
+
+    while (k < count && strcmp(params[k].name, name)) k++;
+    for (int i = 0; k == count && t && i < t->table_count; i++)
+        if (!strcmp(t->tables[i].name, name)) return count + i;
+    return k < count ? k : -1;
+}
+
+tt_err weights_load(const char *path, const tt_node *rules, bool partial, const tt_param *params,
+                    int count, float *w, tt_trainer *t, bool put)
 {
     source s = {0};
     tt_str missing = {0}, extra = {0}, unfit = {0};
     int missing_count = 0, extra_count = 0, unfit_count = 0, taken = 0;
-    bool *got = calloc((size_t)count + 1, sizeof *got);
+    int all = count + (t ? t->table_count : 0);
+    bool *got = calloc((size_t)all + 1, sizeof *got);
     tt_err err = got ? check_rules(rules) : tt_fail(TT_ENOMEM, "no memory");
 
     if (err || (err = source_open(path, &s))) goto out;
     for (int i = 0; i < tt_tensors_count(s.file) && !err; i++) {
         const tt_entry *e = tt_tensors_at(s.file, i);
         char name[1024];
-        int k = 0;
+        bool fits;
         renamed(rules, e->name, name, sizeof name);
-        while (k < count && strcmp(params[k].name, name)) k++;
-        if (k == count) {
-            if (!is_extra(e)) list_name(&extra, &extra_count, e->name);
-        } else if (!same_shape(e, &params[k])) {
-            list_name(&unfit, &unfit_count, params[k].name);
-            got[k] = true;
-        } else {
-            err = tt_entry_floats(e, w + params[k].at, params[k].n);
-            got[k] = true;
-            taken++;
+        int k = find_param(params, count, t, name);
+        if (k < 0) {
+            if (!is_extra(e) && !is_list(&s, e)) list_name(&extra, &extra_count, e->name);
+            continue;
         }
+        err = k < count ? take_param(&s, e, &params[k], w, &fits)
+                        : take_rows(&s, e, t, k - count, put, &fits);
+        got[k] = true;
+        taken += fits;
+        if (!fits) list_name(&unfit, &unfit_count, name);
     }
-    for (int k = 0; k < count; k++)
-        if (!got[k]) list_name(&missing, &missing_count, params[k].name);
+    for (int k = 0; k < all; k++)
+        if (!got[k])
+            list_name(&missing, &missing_count,
+                      k < count ? params[k].name : t->tables[k - count].name);
     if (err) goto out;
     tt_str report = {0};
     if (missing_count) tt_str_add(&report, "\nnot in the file:%s", missing.data);
@@ -153,7 +217,7 @@ tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, con
         err = tt_fail(TT_ECKPT, "%s does not fit the model%s%s", path, report.data,
                       partial ? "" : "\n(--partial takes what matches; model.rename maps names)");
     else if (report.size)
-        tt_warn("%s: took %d of %d tensors%s", path, taken, count, report.data);
+        tt_warn("%s: took %d of %d tensors%s", path, taken, all, report.data);
     tt_str_free(&report);
 out:
     source_close(&s);
@@ -162,4 +226,10 @@ out:
     tt_str_free(&unfit);
     free(got);
     return err;
+}
+
+tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, const tt_param *params,
+                       int count, float *w)
+{
+    return weights_load(path, rules, partial, params, count, w, NULL, false);
 }
