@@ -178,7 +178,8 @@ static tt_err map_it(tt_table *t)
                        strerror(errno));
     /* Gathering rows misses the TLB, too. But of a table that memory could not hold, a row must not
      * take 2 MB. */
-    if (t->size < tt_mem_free() / 4) madvise(p, t->size, MADV_HUGEPAGE);
+    if (t->size < tt_mem_free() / 4 / (size_t)(t->shape.sharers ? t->shape.sharers : 1))
+        madvise(p, t->size, MADV_HUGEPAGE);
     t->map = p;
     t->head = p;
     t->bits = (_Atomic uint64_t *)(t->map + t->bits_at);

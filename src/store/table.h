@@ -29,6 +29,7 @@ typedef struct tt_table_shape {
     int floats;   /* of a record */
     int parts;    /* that may be changed side by side: one thread each ...    */
     int64_t most; /* ... and no more rows in a step than this, of each part   */
+    int sharers;  /* who have one like it in the same memory; 0: one          */
 } tt_table_shape;
 
 typedef struct tt_table tt_table;

@@ -249,7 +249,8 @@ tt_err rows_start(tt_strategy *s)
         tt_table_shape shape = {.rows = t->m->rows,
                                 .floats = t->floats,
                                 .parts = PARTS,
-                                .most = (t->most + PARTS - 1) / PARTS};
+                                .most = (t->most + PARTS - 1) / PARTS,
+                                .sharers = s->world->local_size};
         tt_rows_view v = {.stride = t->floats};
         if ((err = tt_table_open(NULL, &shape, 0, &t->t)))
             return tt_context(err, "table '%s'", t->m->name);
