@@ -305,7 +305,7 @@ size_t tt_strategy_bytes(const tt_strategy *s)
     size_t at = 0, flat = tt_mul_size((size_t)s->size, sizeof(float));
 
     for (int i = 0; i <= s->slot_count; i++) reserve(&at, flat);
-    return at;
+    return at ? at : 4096; /* a model of tables alone has no parameters */
 }
 
 /* Half 0 of a rank is the one that is current now, wherever it lies. */

@@ -237,6 +237,7 @@ tt_err trainer_feed(tt_trainer *t)
 static void tell_idle(const tt_trainer *t)
 {
     if (t->world->rank) return;
+    tables_tell(t);
     int workers = t->plan.workers ? t->plan.workers : t->world->size;
 
     if (t->plan.exact && workers > t->plan.grains)

@@ -36,11 +36,8 @@ tt_err tables_model(tt_trainer *t, const tt_train_opts *o, tt_model_opts *mo)
     mo->tables = true;
     if ((err = tt_model_open(t->job.model, mo, &t->model))) return err;
     t->tables = tt_model_tables(t->model, &t->table_count);
-    if (!t->table_count && t->conf.tables && !t->world->rank)
-        tt_warn("train.tables is for layers that are sparse, and the model has none");
     if (!t->table_count || !(why = why_dense(t, o, rule))) return TT_OK;
-    if (!t->world->rank)
-        tt_info("all rows of '%s' are read and written with each step: %s", t->tables[0].name, why);
+    t->dense_rows = why;
     tt_model_close(t->model);
     t->model = NULL;
     t->table_count = 0;
@@ -69,11 +66,19 @@ tt_err tables_optim(tt_trainer *t)
     free(all);
     if (err || !t->table_count) return err;
     if ((err = tt_optim_set_tables(t->optim, c->tables, t->table_count))) return err;
-    if (tt_optim_rows_decay(t->optim) && !t->world->rank)
-        tt_info("l2, l1 and weight_decay do not apply to '%s': they would change every row of it "
-                "with each step; sparse: false has them",
-                t->tables[0].name);
     return TT_OK;
+}
+
+void tables_tell(const tt_trainer *t)
+{
+    if (t->dense_rows)
+        tt_info("sparse: all rows are read and written with each step, because %s", t->dense_rows);
+    else if (!t->table_count && t->conf.tables)
+        tt_warn("train.tables is for layers that are sparse, and the model has none");
+    if (t->table_count && tt_optim_rows_decay(t->optim))
+        tt_info("l2, l1 and weight_decay do not apply to '%s': they would change every row of it "
+                "with each step; with sparse: false they do",
+                t->tables[0].name);
 }
 
 /* ---- Saving ---- */

@@ -133,6 +133,7 @@ struct tt_trainer {
     int param_count;
     const tt_model_table *tables; /* what is sparse */
     int table_count;
+    const char *dense_rows; /* why what is sparse has no tables; NULL: it has */
     int64_t size;
     tt_state state; /* as it is after the last step */
     int slot_count;
@@ -229,7 +230,8 @@ tt_err choose_grains(tt_trainer *t, const tt_kernels *k);
 enum { TABLE_ROWS = -1, TABLE_WEIGHTS = -2, TABLE_SLOTS = -3 }; /* vectors, and on downwards */
 tt_err tables_model(tt_trainer *t, const tt_train_opts *o, tt_model_opts *mo); /* opens it */
 tt_err tables_optim(tt_trainer *t);                                            /* ... and this */
-int tables_entries(const tt_trainer *t);                                       /* of a checkpoint */
+void tables_tell(const tt_trainer *t);   /* rank 0: what the job asks for in vain */
+int tables_entries(const tt_trainer *t); /* of a checkpoint */
 /* Of table i: its entry of this vector; -> its file. */
 const char *tables_entry(const tt_trainer *t, int i, int vector, tt_entry *out);
 void tables_measure(const tt_trainer *t, int i, int vector, tt_entry *out); /* all but its name */
