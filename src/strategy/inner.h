@@ -427,8 +427,8 @@ backup *backup_next(tt_strategy *s, double patience_s, double until);
 const float *const *backup_terms(const tt_strategy *s, const float **room);
 
 /* ---- audit.c: do all ranks have the same numbers? ---- */
-void hash_share(tt_strategy *s, int me);  /* of `hashed`: what this thread has to do with it */
-uint64_t hash_join(tt_strategy *s);       /* ... when all have done theirs                   */
+void hash_share(tt_strategy *s, int me); /* of `hashed`: what this thread has to do with it */
+uint64_t hash_join(tt_strategy *s, uint64_t rows); /* ... when all have done theirs, and tables' */
 void hash_settle(tt_strategy *s);         /* of the state, which is that of all now          */
 void hash_flip(tt_strategy *s, float *w); /* a bit of it, for tests */
 tt_err audit_open(tt_strategy *s);
@@ -450,7 +450,8 @@ tt_err hash_compare(tt_strategy *s, const uint64_t *hash);
 /* ---- rows.c: gradients of tables ---- */
 tt_err rows_open(tt_strategy *s);                     /* with the model and the optimiser ... */
 size_t rows_bytes(const tt_strategy *s, int threads); /* ... of a rank, that its node sees    */
-tt_err rows_start(tt_strategy *s);                    /* ... and when it has them             */
+tt_err rows_start(tt_strategy *s);                    /* ... and when it has them ...         */
+tt_err rows_place(tt_strategy *s, const tt_state_file *f); /* ... and its state                  */
 void rows_close(tt_strategy *s);
 void rows_begin_units(tt_strategy *s, int me);            /* a thread, before its first unit ...  */
 void rows_begin_unit(tt_strategy *s, int me, int unit);   /* ... before each ...                  */

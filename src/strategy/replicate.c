@@ -597,10 +597,11 @@ static void take_weights(tt_strategy *s, int me)
  * all have kept those of the one before. */
 void begin_half(tt_strategy *s)
 {
-    rows_begin(s);
-    if (!s->given->whole) return;
-    atomic_store(s->given->whole, 0);
-    atomic_fetch_add(s->given->begun, 1);
+    if (s->given->whole) {
+        atomic_store(s->given->whole, 0);
+        atomic_fetch_add(s->given->begun, 1);
+    }
+    rows_begin(s); /* what a table was before goes when the half of that step is gone */
 }
 
 /* Does anybody look at a hash of the new weights? With average they are hashed when ranks meet. */
@@ -765,7 +766,7 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     tt_flag_set(&rank_at(s, s->local)->used, s->turn);
     s->stats.applied = s->apply || (average && !in->mine->n);
     s->stats.met = !average || s->world->size == 1;
-    if (s->apply && hashes_step(s)) s->row.hash = hash_join(s);
+    if (s->apply && hashes_step(s)) s->row.hash = hash_join(s, rows_hash(s));
     take_times(s, in->data_s, begun);
     deal_again(s);
     if (trace_on(s)) {

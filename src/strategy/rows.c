@@ -20,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "store/table.h"
 #include "strategy/inner.h"
 #include "strategy/isa.h"
 
@@ -85,6 +84,7 @@ struct rows {
     const char **data;
     tt_op *ops;
     uint64_t hash; /* of all tables */
+    bool kept;     /* in files: others look at the hash, too */
     char *block;
     size_t block_bytes;
 };
@@ -231,7 +231,6 @@ tt_err rows_start(tt_strategy *s)
 {
     struct rows *r = s->rows;
     int threads = s->threads[s->world->rank], most = 1;
-    tt_err err;
 
     if (!r) return TT_OK;
     for (int i = 0; i < s->world->size; i++)
@@ -244,19 +243,38 @@ tt_err rows_start(tt_strategy *s)
     if (!(r->block = tt_block_alloc(r->block_bytes)))
         return tt_fail(TT_ENOMEM, "no memory for the gradients of tables");
     lay_out(s, threads);
-    for (int i = 0; i < r->count; i++) {
+    for (int i = 0; i < r->count; i++) /* rows are made up until there is a place for them */
+        tt_model_bind_table(s->model, i, &(tt_rows_view){0}, s->seed);
+    return TT_OK;
+}
+
+void tt_strategy_table_shape(const tt_strategy *s, int i, tt_table_shape *out)
+{
+    const sheet *t = &s->rows->tables[i];
+
+    *out = (tt_table_shape){.rows = t->m->rows,
+                            .floats = t->floats,
+                            .parts = PARTS,
+                            .most = (t->most + PARTS - 1) / PARTS,
+                            .sharers = s->world->local_size};
+}
+
+tt_err rows_place(tt_strategy *s, const tt_state_file *f)
+{
+    struct rows *r = s->rows;
+    tt_err err;
+
+    for (int i = 0; r && i < r->count; i++) {
         sheet *t = &r->tables[i];
-        tt_table_shape shape = {.rows = t->m->rows,
-                                .floats = t->floats,
-                                .parts = PARTS,
-                                .most = (t->most + PARTS - 1) / PARTS,
-                                .sharers = s->world->local_size};
+        tt_table_shape shape;
         tt_rows_view v = {.stride = t->floats};
-        if ((err = tt_table_open(NULL, &shape, 0, &t->t)))
+        tt_strategy_table_shape(s, i, &shape);
+        if ((err = tt_table_open(f ? f->tables[i] : NULL, &shape, f ? f->key : 0, &t->t)))
             return tt_context(err, "table '%s'", t->m->name);
         v.records = tt_table_records(t->t, &v.bits);
         tt_model_bind_table(s->model, i, &v, s->seed);
     }
+    if (r) r->kept = f != NULL;
     return TT_OK;
 }
 
@@ -576,7 +594,7 @@ void rows_begin(tt_strategy *s)
 
 static bool hashes(const tt_strategy *s)
 {
-    return s->world->size > 1;
+    return s->world->size > 1 || s->rows->kept;
 }
 
 static void change_row(tt_strategy *s, desk *d, int index, int part, int64_t id, float *g)
@@ -662,40 +680,45 @@ void rows_clear(tt_strategy *s)
 }
 
 /* As many as there is room for, from `*next` on; sets that to where it goes on, -1 at the end. */
-static int64_t take_some(const sheet *t, int64_t *next, int64_t most, int32_t *id, float *record)
+static int64_t take_some(const tt_table *t, int64_t *next, int64_t most, int32_t *id, float *record,
+                         int floats)
 {
     int64_t n = 0;
 
-    for (; *next >= 0 && n < most; *next = tt_table_next(t->t, *next + 1), n++) {
+    for (; *next >= 0 && n < most; *next = tt_table_next(t, *next + 1), n++) {
         id[n] = (int32_t)*next;
-        memcpy(record + n * t->floats, tt_table_look(t->t, *next),
-               (size_t)t->floats * sizeof *record);
+        memcpy(record + n * floats, tt_table_look(t, *next), (size_t)floats * sizeof *record);
     }
     return n;
 }
 
-static tt_err spread_table(tt_strategy *s, sheet *t)
+tt_err tt_strategy_pass_table(tt_strategy *s, int i, int root, const tt_table *from, bool take_it,
+                              int64_t step)
 {
     enum { BYTES = 4 << 20 };
     const tt_group *all = tt_world_all(s->world);
+    const sheet *t = &s->rows->tables[i];
     size_t each = (size_t)t->floats * sizeof(float);
-    int64_t most = BYTES / (int64_t)each + 1, n, next = tt_table_next(t->t, 0);
+    int64_t most = BYTES / (int64_t)each + 1, n, next = from ? tt_table_next(from, 0) : -1;
     int32_t *id = take((size_t)most, sizeof *id);
     float *record = take((size_t)most, each);
-    tt_err err = TT_OK;
+    tt_err err = TT_OK, full = TT_OK; /* who has no room still hears the rest */
 
+    if (take_it) tt_table_clear(t->t);
     do {
-        n = all->me ? 0 : take_some(t, &next, most, id, record);
-        if ((err = tt_group_bcast(all, 0, &n, sizeof n)) || !n ||
-            (err = tt_group_bcast(all, 0, id, (size_t)n * sizeof *id)) ||
-            (err = tt_group_bcast(all, 0, record, (size_t)n * each)))
+        n = all->me == root ? take_some(from, &next, most, id, record, t->floats) : 0;
+        if ((err = tt_group_bcast(all, root, &n, sizeof n)) || !n ||
+            (err = tt_group_bcast(all, root, id, (size_t)n * sizeof *id)) ||
+            (err = tt_group_bcast(all, root, record, (size_t)n * each)))
             break;
-        for (int64_t i = 0; i < n && !err && all->me; i++)
-            err = tt_table_put(t->t, id[i], record + i * t->floats);
-    } while (!err && n);
+        for (int64_t k = 0; k < n && !full && take_it; k++)
+            full = tt_table_put(t->t, id[k], record + k * t->floats);
+    } while (n);
+    TT_FAILPOINT("table.passed");
+    if (!err && !full && take_it) tt_table_settle(t->t, step);
     free(id);
     free(record);
-    return err;
+    return err ? err : full;
 }
 
 /* Rank 0's become everybody's, a few megabytes at a time. */
@@ -704,9 +727,14 @@ tt_err rows_spread(tt_strategy *s)
     tt_err err = TT_OK;
 
     if (!s->rows || s->world->size == 1) return TT_OK;
-    if (s->world->rank) rows_clear(s);
-    for (int i = 0; i < s->rows->count && !err; i++) err = spread_table(s, &s->rows->tables[i]);
+    for (int i = 0; i < s->rows->count && !err; i++)
+        err = tt_strategy_pass_table(s, i, 0, s->rows->tables[i].t, s->world->rank > 0, s->step);
     return err;
+}
+
+void tt_strategy_tables_at(tt_strategy *s, int64_t step)
+{
+    for (int i = 0; s->rows && i < s->rows->count; i++) tt_table_settle(s->rows->tables[i].t, step);
 }
 
 void rows_sha(const tt_strategy *s, tt_sha *sha)

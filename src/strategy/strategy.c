@@ -332,6 +332,7 @@ tt_err tt_strategy_place(tt_strategy *s, const tt_state_file *f)
                           tt_show_bytes(2 * (double)half, size, sizeof size));
     memcpy(s->halves, f ? f->at : own, sizeof s->halves);
     if (f && f->in_memory) madvise(s->state.at[s->local], f->bytes, MADV_POPULATE_WRITE);
+    if ((err = rows_place(s, f))) return err;
     return tt_strategy_use(s, 0);
 }
 

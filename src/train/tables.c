@@ -15,18 +15,17 @@
 /* ---- Whether there are any ---- */
 
 /* Why rows are parameters like all others; NULL: they need not be. */
-static const char *why_dense(const tt_trainer *t, const tt_train_opts *o, bool rule)
+static const char *why_dense(const tt_trainer *t, bool rule)
 {
     if (t->plan.aggregate == TT_AVERAGE)
         return "with aggregate: average every worker has weights of its own";
     if (t->plan.backup) return "parallel.backup takes whole gradients";
     if (t->plan.audit > 0) return "parallel.audit compares whole gradients";
-    if (o->keep) return "workers keep their state for those who replace them";
     if (!rule) return "the optimizer has no rule for rows: name another one in train.tables";
     return NULL;
 }
 
-tt_err tables_model(tt_trainer *t, const tt_train_opts *o, tt_model_opts *mo)
+tt_err tables_model(tt_trainer *t, tt_model_opts *mo)
 {
     const char *why;
     bool rule;
@@ -36,7 +35,7 @@ tt_err tables_model(tt_trainer *t, const tt_train_opts *o, tt_model_opts *mo)
     mo->tables = true;
     if ((err = tt_model_open(t->job.model, mo, &t->model))) return err;
     t->tables = tt_model_tables(t->model, &t->table_count);
-    if (!t->table_count || !(why = why_dense(t, o, rule))) return TT_OK;
+    if (!t->table_count || !(why = why_dense(t, rule))) return TT_OK;
     t->dense_rows = why;
     tt_model_close(t->model);
     t->model = NULL;

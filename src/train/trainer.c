@@ -559,7 +559,7 @@ static tt_err open_parts(tt_trainer *t, const tt_train_opts *o, const tt_kernels
                         .sync_norm = !t->plan.exact && tt_strategy_seats(t->strategy) > 1};
     tt_err err;
 
-    if ((err = tables_model(t, o, &mo))) return err;
+    if ((err = tables_model(t, &mo))) return err;
     t->params = tt_model_params(t->model, &t->param_count);
     t->size = tt_model_size(t->model);
     if ((err = plan_steps(t)) ||

@@ -228,8 +228,8 @@ tt_err choose_grains(tt_trainer *t, const tt_kernels *k);
 
 /* tables.c: rows that are not in the flat array */
 enum { TABLE_ROWS = -1, TABLE_WEIGHTS = -2, TABLE_SLOTS = -3 }; /* vectors, and on downwards */
-tt_err tables_model(tt_trainer *t, const tt_train_opts *o, tt_model_opts *mo); /* opens it */
-tt_err tables_optim(tt_trainer *t);                                            /* ... and this */
+tt_err tables_model(tt_trainer *t, tt_model_opts *mo);          /* opens it */
+tt_err tables_optim(tt_trainer *t);                             /* ... and this */
 void tables_tell(const tt_trainer *t);   /* rank 0: what the job asks for in vain */
 int tables_entries(const tt_trainer *t); /* of a checkpoint */
 /* Of table i: its entry of this vector; -> its file. */
