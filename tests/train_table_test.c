@@ -135,6 +135,18 @@ TT_TEST(table, spares_have_the_tables_too)
     EXPECT_STR(one.sha, x.sha);
 }
 
+TT_TEST(table, hosts_with_rows_of_their_own_and_compressed_gradients_have_tables)
+{
+    static const char *const ways[] = {"data.shards=local", "parallel.compress=bf16",
+                                       "data.shards=local; parallel.exact=true; parallel.grains=6"};
+
+    for (int i = 0; i < TT_COUNT(ways); i++) {
+        together x = run_table(3, two_one, 2, ways[i]); /* they are compared at the end */
+        EXPECT_INT(40, x.steps);
+        EXPECT(x.loss[39] < x.loss[0]);
+    }
+}
+
 TT_TEST(table, fast_sums_and_accumulation_come_to_the_same_within_rounding)
 {
     together one = run_table(1, NULL, 1, ""), more = run_table(3, two_one, 2, ""),
@@ -441,6 +453,55 @@ TT_TEST(table, weights_to_start_from_have_rows)
                                   "model.layers.3.embedding_bag.rows=50"));
     EXPECT_MESSAGE("bag.weight");
     tt_tree_close(x.tree);
+}
+
+/* What a file says of rows is not believed. */
+TT_TEST(table, lists_of_rows_that_make_no_sense_are_refused)
+{
+    static const struct {
+        int64_t rows[3];
+        int rank, count;
+        const char *message;
+    } cases[] = {{{1, 5, 59}, 1, 3, NULL},
+                 {{5, 5, 7}, 1, 3, "of another shape:\n  bag.weight"},
+                 {{7, 5, 9}, 1, 3, "of another shape:\n  bag.weight"},
+                 {{-1, 5, 7}, 1, 3, "of another shape:\n  bag.weight"},
+                 {{1, 5, 60}, 1, 3, "of another shape:\n  bag.weight"},
+                 {{1, 5, INT64_MAX}, 1, 3, "of another shape:\n  bag.weight"},
+                 {{1, 5, 7}, 1, 2, "of another shape:\n  bag.weight"},
+                 {{1, 5, 7}, 2, 3, "of another shape:\n  bag.weight"}};
+    static const float w[3 * 8] = {1, 2, 3};
+    trained x;
+
+    tt_log_quiet(true);
+    for (int i = 0; i < TT_COUNT(cases); i++)
+        for (int dense = 0; dense < 2; dense++) {
+            const tt_entry e[] = {
+                {.name = "bag.weight.rows",
+                 .type = TT_I64,
+                 .rank = cases[i].rank,
+                 .shape = {cases[i].count, 1},
+                 .data = cases[i].rows,
+                 .bytes = cases[i].count * 8},
+                {.name = "bag.weight", .rank = 2, .shape = {3, 8}, .data = w, .bytes = sizeof w}};
+            EXPECT_OK(tt_tensors_write("w.safetensors", e, 2, NULL, NULL));
+            tt_err err = open_job(
+                &x,
+                (tt_train_opts){
+                    .no_files = true, .threads = 1, .init = "w.safetensors", .partial = true},
+                table_text, dense ? DENSE "train.seed=1" : "train.seed=1");
+            if (!cases[i].message) {
+                float bag[OF_BAG];
+                EXPECT_OK(err);
+                weights_of(&x, "bag.weight", bag, OF_BAG);
+                EXPECT(bag[8] == 1 && bag[9] == 2 && bag[10] == 3 && bag[0] != 0);
+                close_job(&x);
+                continue;
+            }
+            EXPECT_INT(TT_ECKPT, err);
+            EXPECT_MESSAGE(cases[i].message);
+            tt_tree_close(x.tree);
+        }
 }
 
 /* ---- size ---- */
