@@ -385,7 +385,8 @@ float *tt_table_change(tt_table *t, int part, int64_t row, bool *fresh)
     memcpy(e->record, record, record_bytes(t)); /* zeros, if it is fresh */
     /* keeps (1): the record changes only when its entry counts */
     atomic_store_explicit(&t->head->logged[part], n + 1, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst);
+    /* For the compiler: a process that is killed has made all stores up to some point. */
+    atomic_signal_fence(memory_order_seq_cst);
     TT_FAILPOINT("table.logged");
     if (*fresh) atomic_fetch_or_explicit(&t->bits[row / 64], bit, memory_order_relaxed);
     return record;
