@@ -38,7 +38,8 @@ LDLIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm
 all: $(B)/tutti $(B)/libtutti.so
 
 # ---- objects ----
-objs_of   = $(patsubst src/%.c,$(B)/obj/%.o,$(wildcard src/$(1)/*.c src/$(1)/ref/*.c))
+# Of a module or, as DEPS names some, of one file of it.
+objs_of   = $(patsubst src/%.c,$(B)/obj/%.o,$(wildcard src/$(1)/*.c src/$(1)/ref/*.c src/$(1).c))
 ISAS      := generic avx2 avx512
 FLAGS_generic :=
 FLAGS_avx2    := -mavx2 -mfma -mf16c

@@ -80,6 +80,7 @@ typedef struct call {
     tt_embed_args embed; /* with what the run does not add: sizes, and the tables' beginnings ... */
     int64_t first;       /* ... and the first of the ids it takes                               */
     bool bag;
+    int table; /* where its rows are; -1: they are parameters */
     tt_interact_args interact;
     tt_recur_args recur;
     int64_t packed_at, packed_count;
@@ -105,8 +106,10 @@ struct tt_model {
     int buffer_count;
     call *calls;
     int call_count;
-    int *layer_tensor;   /* layer -> tensor; -1: fused away                        */
-    const float *params; /* bound                                                  */
+    int *layer_tensor;               /* layer -> tensor; -1: fused away                        */
+    const float *params;             /* bound                                                  */
+    tt_rows_view views[TABLES_MOST]; /* of tables: bound, and ...                 */
+    uint64_t keys[TABLES_MOST];      /* ... what their initial rows follow from    */
     float *packed;
     int64_t packed_count;
     double train_flops;
@@ -119,5 +122,9 @@ void plan_lives(tt_model *m);
  * the rows of a block. */
 int head_of(const tt_model *m, const call *loss);
 int64_t head_block(const call *loss);
+
+/* model.c: numbers `first` on of a tensor as it begins; of `key_of` it. */
+uint64_t key_of(uint64_t seed, const char *name);
+void begin_numbers(uint64_t key, const param_init *init, int64_t first, int64_t n, float *out);
 
 #endif

@@ -65,7 +65,7 @@ static call *new_call(builder *b, call_kind kind, int at)
     c->kind = kind;
     c->layer = at;
     c->add = c->saved = c->scratch = c->scratch_back = c->loss = -1;
-    c->head = c->block = c->block_grad = -1;
+    c->head = c->block = c->block_grad = c->table = -1;
     if (at < 0) return c;
     const layer *l = &b->g->layers[at];
     c->param_count = l->param_count;
@@ -442,6 +442,7 @@ static void add_embedding(builder *b, int at)
 
     c->layout = TT_PLAIN;
     c->embed.stride = b->g->ids;
+    c->table = l->table - 1;
     if (l->kind == &kind_embeddings) {
         const embeddings_args *a = l->args;
         c->embed.k = a->tables;
@@ -578,7 +579,7 @@ static void plan_back(builder *b)
     for (int i = 0; i < m->call_count; i++) { /* everything behind something trainable wants one */
         call *c = &m->calls[i];
         if (c->kind == CALL_LOSS) continue;
-        bool wants = c->train_params;
+        bool wants = c->train_params || (c->table >= 0 && !m->g.tables[c->table].frozen);
         for (int k = 0; k < c->in_count; k++) wants |= m->tensors[c->in[k]].wants_grad;
         m->tensors[c->out].wants_grad = wants;
     }

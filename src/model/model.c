@@ -18,7 +18,7 @@ tt_err tt_model_open(tt_node *model, const tt_model_opts *opts, tt_model **out)
     m->sync_norm = opts->sync_norm;
     m->keep = -1;
     if (!m->k && (err = tt_kernels_find("auto", &m->k))) goto out;
-    if ((err = graph_read(model, arena, &m->g))) goto out;
+    if ((err = graph_read(model, arena, opts->tables, &m->g))) goto out;
     for (int i = 0; opts->keep && i < m->g.layer_count; i++)
         if (!strcmp(m->g.layers[i].name, opts->keep)) m->keep = i;
     if (opts->keep && m->keep < 0) {
@@ -189,6 +189,7 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
 
     for (int k = l->shared; k < l->param_count; k++)
         if (m->g.params[l->param[k]].role != TT_STAT) info.params += m->g.params[l->param[k]].n;
+    if (l->table) info.params += m->g.tables[l->table - 1].rows * m->g.tables[l->table - 1].dim;
     for (int k = 0; k < l->input_count && !chain; k++) {
         const char *name = l->input[k] < 0 ? "input" : m->g.layers[l->input[k]].name;
         info.inputs = tt_arena_printf(m->arena, "%s%s%s", info.inputs, k ? ", " : "", name);
@@ -224,26 +225,34 @@ void tt_model_show_calls(const tt_model *m, tt_str *out)
 
 /* ---- Weights ---- */
 
+uint64_t key_of(uint64_t seed, const char *name)
+{
+    return tt_random_key(tt_random_key(seed, "init"), name);
+}
+
+void begin_numbers(uint64_t key, const param_init *init, int64_t first, int64_t n, float *out)
+{
+    for (int64_t k = first / 4 * 4; k < first + n; k += 4) { /* four come at once */
+        float r[4] = {0};
+        if (init->normal)
+            tt_normal4(key, 0, (uint64_t)k, r);
+        else if (init->bound > 0)
+            tt_uniform4(key, 0, (uint64_t)k, r);
+        for (int j = 0; j < 4; j++) {
+            double v = init->normal      ? r[j] * init->bound
+                       : init->bound > 0 ? (2 * r[j] - 1) * init->bound
+                                         : init->fill;
+            if (k + j >= first && k + j < first + n) out[k + j - first] = (float)v;
+        }
+    }
+}
+
 void tt_model_init(const tt_model *m, uint64_t seed, float *params)
 {
     memset(params, 0, (size_t)m->g.size * sizeof *params);
     for (int i = 0; i < m->g.param_count; i++) {
         const tt_param *p = &m->g.params[i];
-        const param_init *init = &m->g.inits[i];
-        uint64_t key = tt_random_key(tt_random_key(seed, "init"), p->name);
-        for (int64_t k = 0; k < p->n; k += 4) {
-            float r[4] = {0};
-            if (init->normal)
-                tt_normal4(key, 0, (uint64_t)k, r);
-            else if (init->bound > 0)
-                tt_uniform4(key, 0, (uint64_t)k, r);
-            for (int j = 0; j < 4 && k + j < p->n; j++) {
-                double v = init->normal      ? r[j] * init->bound
-                           : init->bound > 0 ? (2 * r[j] - 1) * init->bound
-                                             : init->fill;
-                params[p->at + k + j] = (float)v;
-            }
-        }
+        begin_numbers(key_of(seed, p->name), &m->g.inits[i], 0, p->n, params + p->at);
     }
 }
 

@@ -530,7 +530,10 @@ bool perform_forward(tt_run *r, const call *c, int phase)
         break;
     case CALL_EMBED: {
         tt_embed_args a = embed_of(r, c, false);
-        (c->bag ? k->bag_forward : k->embed_forward)(&a);
+        if (c->table >= 0)
+            look_up(r->m, c->table, &a, c->bag);
+        else
+            (c->bag ? k->bag_forward : k->embed_forward)(&a);
         break;
     }
     case CALL_POSITIONS:
@@ -633,7 +636,7 @@ bool perform_backward(tt_run *r, const call *c, int phase)
         custom(r, c, true);
         break;
     case CALL_EMBED:
-        embed_back(r, c);
+        if (c->table < 0) embed_back(r, c); /* else it is the driver's */
         break;
     case CALL_POSITIONS:
         positions_back(r, c);

@@ -152,6 +152,10 @@ void tt_run_advance(tt_run *r, tt_yield *out)
         r->phase = 0;
         r->time++;
         if (r->fault) look_at_call(r, c, back);
+        if (back && c->table >= 0) {
+            *out = (tt_yield){.kind = TT_ROWS, .rows = rows_of_table(r, c)};
+            return;
+        }
         if (back && yields(c)) {
             *out = (tt_yield){.kind = TT_GRAD_READY, .grad = span_of(m, c)};
             return;

@@ -38,6 +38,10 @@ static inline bool in_blocks(const tt_run *r, const call *c)
     return c->judged && r->train;
 }
 
+/* tables.c: rows by ids, as embed_forward and bag_forward of the kernels. */
+void look_up(const tt_model *m, int table, const tt_embed_args *a, bool bag);
+tt_rows rows_of_table(const tt_run *r, const call *c); /* that it yields */
+
 static inline void *at_buffer(const tt_run *r, int buf)
 {
     return buf < 0 || r->offset[buf] < 0 ? NULL : r->memory + r->offset[buf];

@@ -44,6 +44,7 @@ int tt_optim_slots(const tt_optim *o);        /* state vectors of the parameters
 const char *tt_optim_slot_name(const tt_optim *o,
                                int slot);            /* "momentum", "exp_avg", for checkpoints */
 double tt_optim_lr(const tt_optim *o, int64_t step); /* of step 0, 1, 2, ...: pure */
+double tt_optim_initial(const tt_optim *o); /* what its state begins with; of most it is 0 */
 
 int tt_optim_piece_count(const tt_optim *o);
 tt_piece tt_optim_piece(const tt_optim *o, int i);
@@ -95,6 +96,37 @@ void tt_optim_tell(tt_optim *o, int piece, const tt_piece_result *r);
  * stops). */
 double tt_optim_grad_norm(const tt_optim *o);
 bool tt_optim_finite(const tt_optim *o);
+
+/* ---- Rows of tables ----
+ *
+ * A table's rows are changed where they lie, and only those that a step has touched. A row's
+ * *record* is its weights and behind them its state. Schedule, clipping and groups (lr, freeze)
+ * apply; decay, l1 and l2 do not: they would touch every row. Moments of rows that are not touched
+ * stay as they are; Adam's bias correction is by the step, as for all others.
+ *
+ *   between tt_optim_begin and the first join:  tt_optim_rows_prepare of all shares of all tables
+ *   after the last join, if it is finite:       tt_optim_rows_update of each row */
+
+/* Is there a rule for rows: by train.tables or, if that is NULL, the optimiser's? */
+tt_err tt_optim_has_rows(tt_node *optimizer, tt_node *tables, bool *out);
+/* Once, after open: the last `count` of the parameters it was opened with are tables. They have no
+ * numbers of the flat array (n is 0), and the shape (rows, dim). */
+tt_err tt_optim_set_tables(tt_optim *o, tt_node *tables, int count);
+const char *tt_optim_rows_name(const tt_optim *o); /* of the rule: "rowwise_adagrad" */
+bool tt_optim_rows_decay(const tt_optim *o); /* the job has decay, l1 or l2 for them, in vain */
+bool tt_optim_rows_frozen(const tt_optim *o, int table);
+int tt_optim_rows_slots(const tt_optim *o);
+/* Of a slot: its name, for checkpoints, and how many numbers of each row, in the order in which
+ * they stand behind the weights. */
+int tt_optim_rows_slot(const tt_optim *o, int table, int slot, const char **name);
+int tt_optim_rows_record(const tt_optim *o, int table); /* numbers of a record */
+
+enum { TT_ROW_SHARES = 16 }; /* in which the rows of a table are prepared: any thread, any order */
+/* g: the sums of the share's rows, n numbers; becomes what update takes. */
+void tt_optim_rows_prepare(tt_optim *o, int table, int share, float *g, int64_t n);
+void tt_optim_rows_fresh(const tt_optim *o, int table, float *record); /* the state of a new one */
+/* fresh: it is changed for the first time. */
+void tt_optim_rows_update(const tt_optim *o, int table, float *g, float *record, bool fresh);
 
 void tt_optim_close(tt_optim *o); /* accepts NULL */
 

@@ -118,6 +118,10 @@ typedef struct tt_saver_opts {
                               * Borrowed until close: `data` is read at each save, so it may move */
     const char *const *file; /* per entry: "model.safetensors", "optim.safetensors"              */
     int count;
+    /* Entries that grow: with data NULL. Their shape is looked at with each save, and this writes
+     * entry i; the copy grows with it, which is the one allocation there may be. NULL: none do. */
+    void (*fill)(void *who, int i, void *to);
+    void *who;
     /* Several processes that see the same folder may write one checkpoint together: one has `parts`
      * helpers, and each helper a saver of its own with `part` 1 .. parts and files of other names.
      * All save the same steps. */

@@ -18,15 +18,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, PIECE = 1 << 20, PARTS_MOST = 1024 };
-static const uint64_t MAGIC = 0x31656c6261747474; /* "tttable1" */
+enum { PAGE = 4096, PIECE = 1 << 20, SMALL = 1 << 14, PARTS_MOST = 1024 };
+static const uint64_t MAGIC = 0x32656c6261747474; /* "tttable2" */
 
 typedef struct head {
     _Atomic uint64_t magic;
     uint64_t key;
     int64_t rows, most;
     int32_t floats, parts;
-    _Atomic int64_t next;     /* step of the log + 1; 0: it is empty */
+    _Atomic int64_t word; /* 2 (step + 1), and 1: there is a log of what came then; 0: of none */
     _Atomic int64_t logged[]; /* of each part: entries that are whole */
 } head;
 
@@ -41,6 +41,7 @@ struct tt_table {
     int fd; /* -1: in memory */
     char *map;
     size_t size, bits_at, records_at, log_at, entry, log;
+    size_t piece; /* what is reserved at once */
     head *head;
     _Atomic uint64_t *bits;
     pthread_mutex_t lock;   /* of reserving */
@@ -95,12 +96,16 @@ static tt_err lay_out(tt_table *t)
 
 /* ---- memory ---- */
 
-/* In memory there is nothing to reserve: the kernel gives pages, or ends the process. */
+/* The kernel promises memory that it has not, and ends who takes it at its word: so it is asked
+ * what is free. */
 static tt_err reserve_bytes(tt_table *t, size_t at, size_t n)
 {
     int why;
 
-    if (t->fd < 0) return TT_OK;
+    if (t->fd < 0 && tt_mem_free() / 2 > n) return TT_OK;
+    if (t->fd < 0)
+        return tt_fail(TT_ENOMEM, "no memory for more rows of a table, of which %lld are there",
+                       (long long)tt_table_count(t));
     while ((why = posix_fallocate(t->fd, (off_t)at, (off_t)n)) == EINTR) {
     }
     if (!why) return TT_OK;
@@ -114,7 +119,7 @@ static tt_err reserve_piece(tt_table *t, size_t piece)
     if (atomic_load_explicit(&t->there[piece], memory_order_acquire)) return TT_OK;
     pthread_mutex_lock(&t->lock);
     if (!atomic_load(&t->there[piece])) {
-        size_t at = piece * PIECE, n = t->size - at < PIECE ? t->size - at : PIECE;
+        size_t at = piece * t->piece, n = t->size - at < t->piece ? t->size - at : t->piece;
         if (!(err = reserve_bytes(t, at, n))) atomic_store(&t->there[piece], 1);
     }
     pthread_mutex_unlock(&t->lock);
@@ -125,7 +130,8 @@ static tt_err reserve_range(tt_table *t, size_t at, size_t n)
 {
     tt_err err = TT_OK;
 
-    for (size_t p = at / PIECE; p <= (at + n - 1) / PIECE && !err; p++) err = reserve_piece(t, p);
+    for (size_t p = at / t->piece; p <= (at + n - 1) / t->piece && !err; p++)
+        err = reserve_piece(t, p);
     return err;
 }
 
@@ -145,23 +151,38 @@ tt_err tt_table_reserve(tt_table *t, int part, const int32_t *row, int64_t n)
 
 /* ---- opening ---- */
 
-/* The file, if it is ours; else an empty one in its place. *old: it keeps its content. */
-static tt_err open_file(tt_table *t, const char *path, uint64_t key, bool *old)
+static bool is_ours(const tt_table *t, int fd, uint64_t key)
 {
     const tt_table_shape *s = &t->shape;
     struct stat st;
     head h = {0};
 
-    t->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (t->fd < 0 || fstat(t->fd, &st))
-        return tt_fail(TT_EIO, "open %s: %s", path, strerror(errno));
-    *old = (size_t)st.st_size == t->size && pread(t->fd, &h, sizeof h, 0) == sizeof h &&
-           h.magic == MAGIC && h.key == key && h.rows == s->rows && h.floats == s->floats &&
-           h.parts == s->parts && h.most == s->most;
+    return !fstat(fd, &st) && S_ISREG(st.st_mode) && (size_t)st.st_size == t->size &&
+           pread(fd, &h, sizeof h, 0) == sizeof h && h.magic == MAGIC && h.key == key &&
+           h.rows == s->rows && h.floats == s->floats && h.parts == s->parts && h.most == s->most;
+}
+
+/* The file, if it is ours; else an empty one in its place: the other may be looked at by somebody,
+ * who would not survive that it is cut. *old: it keeps its content. */
+static tt_err open_file(tt_table *t, const char *path, uint64_t key, bool *old)
+{
+    t->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    *old = t->fd >= 0 && is_ours(t, t->fd, key);
     if (*old) return TT_OK;
-    if (ftruncate(t->fd, 0) || ftruncate(t->fd, (off_t)t->size))
+    if (t->fd >= 0) close(t->fd);
+    if (unlink(path) && errno != ENOENT)
+        return tt_fail(TT_EIO, "remove %s: %s", path, strerror(errno));
+    t->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (t->fd < 0 || ftruncate(t->fd, (off_t)t->size))
         return tt_fail(TT_EIO, "make %s: %s", path, strerror(errno));
     return TT_OK;
+}
+
+static void take_map(tt_table *t, void *p)
+{
+    t->map = p;
+    t->head = p;
+    t->bits = (_Atomic uint64_t *)(t->map + t->bits_at);
 }
 
 static tt_err map_it(tt_table *t)
@@ -172,10 +193,9 @@ static tt_err map_it(tt_table *t)
     if (p == MAP_FAILED)
         return tt_fail(TT_ENOMEM, "map a table of %lld rows: %s", (long long)t->shape.rows,
                        strerror(errno));
-    madvise(p, t->size, MADV_HUGEPAGE); /* gathering rows misses the TLB, too */
-    t->map = p;
-    t->head = p;
-    t->bits = (_Atomic uint64_t *)(t->map + t->bits_at);
+    if (t->piece == PIECE) madvise(p, t->size, MADV_HUGEPAGE);
+    if (t->fd >= 0) madvise(p, t->size, MADV_DONTFORK); /* as the slot it is of */
+    take_map(t, p);
     return TT_OK;
 }
 
@@ -191,12 +211,16 @@ tt_err tt_table_open(const char *path, const tt_table_shape *shape, uint64_t key
     t->fd = -1;
     pthread_mutex_init(&t->lock, NULL);
     if ((err = lay_out(t)) || (path && (err = open_file(t, path, key, &old)))) goto fail;
-    if (!(t->there = calloc(t->size / PIECE + 1, sizeof *t->there))) {
+    /* Gathering rows misses the TLB, too. But of a table that memory could not hold, a row must not
+     * take 2 MB. */
+    bool fits = t->size < tt_mem_free() / 4 / (size_t)(shape->sharers ? shape->sharers : 1);
+    t->piece = fits ? PIECE : SMALL;
+    if (!(t->there = calloc(t->size / t->piece + 1, sizeof *t->there))) {
         err = tt_fail(TT_ENOMEM, "no memory for a table");
         goto fail;
     }
-    if ((err = reserve_bytes(t, 0, t->records_at)) ||
-        (err = reserve_bytes(t, t->log_at, t->size - t->log_at))) {
+    if (path && ((err = reserve_bytes(t, 0, t->records_at)) ||
+                 (err = reserve_bytes(t, t->log_at, t->size - t->log_at)))) {
         err = tt_context(TT_EENV, "a table of %lld rows", (long long)shape->rows);
         goto fail;
     }
@@ -207,6 +231,49 @@ tt_err tt_table_open(const char *path, const tt_table_shape *shape, uint64_t key
         h->rows = shape->rows, h->most = shape->most;
         h->floats = shape->floats, h->parts = shape->parts;
         atomic_store(&h->magic, MAGIC);
+    }
+    *out = t;
+    return TT_OK;
+fail:
+    tt_table_close(t);
+    return err;
+}
+
+uint64_t tt_table_need(const tt_table_shape *shape)
+{
+    tt_table t = {.shape = *shape};
+
+    return lay_out(&t) ? 0 : t.records_at + t.size - t.log_at;
+}
+
+/* A private mapping: what it takes back it takes back for itself. */
+tt_err tt_table_peek(const char *path, const tt_table_shape *shape, uint64_t key, int64_t step,
+                     tt_table **out)
+{
+    tt_table *t = calloc(1, sizeof *t);
+    void *p = MAP_FAILED;
+    tt_err err;
+    int fd;
+
+    *out = NULL;
+    if (!t) return tt_fail(TT_ENOMEM, "no memory for a table");
+    t->shape = *shape;
+    t->fd = -1;
+    pthread_mutex_init(&t->lock, NULL);
+    if ((err = lay_out(t))) goto fail;
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd >= 0 && is_ours(t, fd, key))
+        p = mmap(NULL, t->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, fd, 0);
+    if (fd >= 0) close(fd);
+    if (p == MAP_FAILED) {
+        err = tt_fail(TT_EPEER, "%s is not there, or of something else", path);
+        goto fail;
+    }
+    take_map(t, p);
+    if (tt_table_at(t) == step) tt_table_back(t);
+    if (tt_table_at(t) != step && tt_table_step(t) != step - 1) {
+        err = tt_fail(TT_EPEER, "%s is not of step %lld", path, (long long)step);
+        goto fail;
     }
     *out = t;
     return TT_OK;
@@ -258,13 +325,51 @@ int64_t tt_table_count(const tt_table *t)
     return n;
 }
 
+const float *tt_table_records(const tt_table *t, const _Atomic uint64_t **bits)
+{
+    *bits = t->bits;
+    return (const float *)(t->map + t->records_at);
+}
+
+tt_err tt_table_put(tt_table *t, int64_t row, const float *record)
+{
+    tt_err err;
+
+    TT_ASSERT(row >= 0 && row < t->shape.rows);
+    if ((err = reserve_range(t, t->records_at + (size_t)row * record_bytes(t), record_bytes(t))))
+        return err;
+    memcpy(record_of(t, row), record, record_bytes(t));
+    atomic_fetch_or(&t->bits[row / 64], 1ull << (row % 64));
+    return TT_OK;
+}
+
+void tt_table_clear(tt_table *t)
+{
+    atomic_store(&t->head->word, 0);
+    for (int64_t r = tt_table_next(t, 0); r >= 0; r = tt_table_next(t, r + 1)) {
+        memset(record_of(t, r), 0, record_bytes(t));
+        atomic_fetch_and(&t->bits[r / 64], ~(1ull << (r % 64)));
+    }
+}
+
 /* ---- changes ---- */
 
 void tt_table_begin(tt_table *t, int64_t step)
 {
-    atomic_store(&t->head->next, 0); /* an empty log is of no step: nobody goes back by it */
+    tt_table_settle(t, step); /* keeps (4): the log of the step before is given up */
+    TT_FAILPOINT("table.begin");
     for (int p = 0; p < t->shape.parts; p++) atomic_store(&t->head->logged[p], 0);
-    atomic_store(&t->head->next, step + 1);
+    atomic_store(&t->head->word, 2 * (step + 1) + 1);
+}
+
+void tt_table_settle(tt_table *t, int64_t step)
+{
+    atomic_store(&t->head->word, 2 * (step + 1));
+}
+
+int64_t tt_table_at(const tt_table *t)
+{
+    return atomic_load(&t->head->word) / 2 - 1;
 }
 
 float *tt_table_change(tt_table *t, int part, int64_t row, bool *fresh)
@@ -280,7 +385,8 @@ float *tt_table_change(tt_table *t, int part, int64_t row, bool *fresh)
     memcpy(e->record, record, record_bytes(t)); /* zeros, if it is fresh */
     /* keeps (1): the record changes only when its entry counts */
     atomic_store_explicit(&t->head->logged[part], n + 1, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst);
+    /* For the compiler: a process that is killed has made all stores up to some point. */
+    atomic_signal_fence(memory_order_seq_cst);
     TT_FAILPOINT("table.logged");
     if (*fresh) atomic_fetch_or_explicit(&t->bits[row / 64], bit, memory_order_relaxed);
     return record;
@@ -288,35 +394,39 @@ float *tt_table_change(tt_table *t, int part, int64_t row, bool *fresh)
 
 int64_t tt_table_step(const tt_table *t)
 {
-    return atomic_load(&t->head->next) - 1;
+    return atomic_load(&t->head->word) % 2 ? tt_table_at(t) : -1;
 }
 
 void tt_table_back(tt_table *t)
 {
     if (tt_table_step(t) < 0) return;
     for (int p = 0; p < t->shape.parts; p++)
-        for (int64_t i = 0; i < atomic_load(&t->head->logged[p]); i++) {
+        for (int64_t i = 0; i < atomic_load(&t->head->logged[p]) && i < t->shape.most; i++) {
             const entry *e = entry_of(t, p, i);
             int64_t row = e->row < 0 ? -1 - e->row : e->row;
+            if (row >= t->shape.rows) continue; /* it is spoiled: its hash will tell */
             memcpy(record_of(t, row), e->record, record_bytes(t));
             if (e->row < 0) atomic_fetch_and(&t->bits[row / 64], ~(1ull << (row % 64)));
         }
     TT_FAILPOINT("table.back");
-    atomic_store(&t->head->next, 0);
+    tt_table_settle(t, tt_table_at(t));
 }
 
 /* ---- hashes ---- */
 
+/* Each number times an odd one that follows from its place: what changes one of them changes the
+ * sum. No number waits for the one before, which counts where a step has many rows. */
 uint64_t tt_table_row_hash(int64_t row, const float *record, int floats)
 {
-    uint64_t h = tt_mix((uint64_t)row + 1);
+    uint64_t sum = 0;
 
     for (int i = 0; i < floats; i++) {
-        uint32_t bits;
+        uint32_t bits, times = (uint32_t)i * 0x9e3779b1u;
         memcpy(&bits, &record[i], sizeof bits);
-        h = tt_mix(h ^ ((uint64_t)i << 32 | bits));
+        times ^= times >> 15;
+        sum += (uint64_t)bits * (times * 0x85ebca6bu | 1);
     }
-    return h;
+    return tt_mix(sum ^ tt_mix((uint64_t)row + 1));
 }
 
 uint64_t tt_table_hash(const tt_table *t)

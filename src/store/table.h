@@ -15,6 +15,8 @@
  * (2) The log says of which step it is, from before the first change of that step. Going back twice
  *     is going back once.
  * (3) What is written to was reserved before: no room is an error, not a signal.
+ * (4) It says of which step it is, in one word with whether there is a log: of none while it is
+ *     being filled.
  *
  * The dense state that goes with it has two halves (commit.h). A step's log is begun when its half
  * is: then nobody will go back further. So what of the two is committed needs no second word: a
@@ -29,18 +31,34 @@ typedef struct tt_table_shape {
     int floats;   /* of a record */
     int parts;    /* that may be changed side by side: one thread each ...    */
     int64_t most; /* ... and no more rows in a step than this, of each part   */
+    int sharers;  /* who have one like it in the same memory; 0: one          */
 } tt_table_shape;
 
 typedef struct tt_table tt_table;
 /* `path` NULL: in memory. A file that is there with the same key and shape keeps its content; else
  * it is made new. TT_EENV: no room for the log. */
 tt_err tt_table_open(const char *path, const tt_table_shape *shape, uint64_t key, tt_table **out);
+uint64_t
+tt_table_need(const tt_table_shape *shape); /* bytes of a file without rows; 0: too large */
+/* One that somebody else may have, as it was after `step` steps: a copy of its own, of which what
+ * is changed is seen by nobody. TT_EPEER if it is not there, or cannot tell. */
+tt_err tt_table_peek(const char *path, const tt_table_shape *shape, uint64_t key, int64_t step,
+                     tt_table **out);
 
 /* A record; NULL: the row is not there. Valid until close. */
 const float *tt_table_look(const tt_table *t, int64_t row);
 /* The first row from this one on that is there; -1: none is. */
 int64_t tt_table_next(const tt_table *t, int64_t row);
 int64_t tt_table_count(const tt_table *t); /* of rows that are there */
+/* For who reads many: record r is `floats` x r behind the first, if bit r is set. */
+const float *tt_table_records(const tt_table *t, const _Atomic uint64_t **bits);
+
+/* Before the first step: a row as it is somewhere else, which no log has; and no rows at all. */
+tt_err tt_table_put(tt_table *t, int64_t row, const float *record);
+void tt_table_clear(tt_table *t);
+/* It is what it is to be after so many steps, and there is no log. */
+void tt_table_settle(tt_table *t, int64_t step);
+int64_t tt_table_at(const tt_table *t); /* ... without what the log has; -1: not known */
 
 /* From here on changes are those of this step. One thread. */
 void tt_table_begin(tt_table *t, int64_t step);

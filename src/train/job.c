@@ -105,6 +105,9 @@ tt_err read_train(tt_node *train, train_conf *out)
          "0: as many as there are CPUs"},
         {"optimizer", TT_NODE, offsetof(train_conf, optimizer), NULL, 0, 0, NULL,
          "sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw or lamb"},
+        {"tables", TT_NODE, offsetof(train_conf, tables), "-", 0, 0, NULL,
+         "another rule for the rows of tables: sgd, momentum, nesterov, adagrad, rowwise_adagrad, "
+         "adam or adamw"},
         {"schedule", TT_NODE, offsetof(train_conf, schedule), "-", 0, 0, NULL,
          "constant, step, linear or cosine, with warmup"},
         {"clip", TT_NODE, offsetof(train_conf, clip), "-", 0, 0, NULL, "{norm: x, value: y}"},
@@ -303,6 +306,8 @@ tt_err tt_job_check(tt_tree *tree)
     /* Lengths that only the data knows are taken as unknown but possible. */
     err = tt_optim_open(conf.optimizer, conf.schedule, conf.clip, conf.groups, params, count,
                         conf.steps ? conf.steps : 1000 * conf.epochs, 1000, &o);
+    bool rows;
+    if (!err && conf.tables) err = tt_optim_has_rows(conf.optimizer, conf.tables, &rows);
     /* A job without data gets rows from a program, and those may have a part to validate with. */
     const tt_node *val = job.data ? tt_node_get(job.data, "val") : NULL;
     if (!err)

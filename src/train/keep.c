@@ -28,6 +28,9 @@ uint64_t keep_key(const tt_trainer *t, const char *id, size_t bytes)
     for (int i = 0; i < t->param_count; i++)
         tt_str_add(&text, " %s@%lld+%lld", t->params[i].name, (long long)t->params[i].at,
                    (long long)t->params[i].n);
+    for (int i = 0; i < t->table_count; i++)
+        tt_str_add(&text, " %s:%lldx%d %s", t->tables[i].name, (long long)t->tables[i].rows,
+                   tt_optim_rows_record(t->optim, i), tt_optim_rows_name(t->optim));
     tt_sha_add(sha, text.data, text.size);
     tt_sha_end(sha, hex);
     tt_str_free(&text);
@@ -253,6 +256,7 @@ tt_err keep_first(tt_trainer *t)
 
     if (!t->keep) return TT_OK;
     t->hash = tt_strategy_hashed(t->strategy);
+    tt_strategy_tables_at(t->strategy, t->step);
     if ((err = commit_own(t, true))) return err;
     return keep_settle(t);
 }

@@ -328,7 +328,7 @@ json_t *tt_train_summary(tt_trainer *t)
     json_t *train = json_object(), *val = json_object();
     char sha[65];
 
-    tt_params_sha(t->params, t->param_count, t->state.w, sha);
+    tt_train_sha(t, sha);
     put(train, "loss", t->final_loss);
     put(val, "loss", v->loss);
     for (int i = 0; i < TT_METRICS; i++) put(val, tt_metric_table[i].name, tt_metric_of(v, i));

@@ -79,10 +79,8 @@ tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
         err = tt_fail(TT_ENOMEM, "no memory for the weights");
         goto fail;
     }
-    if (o->params)
-        memcpy(u->w, o->params, u->bytes);
-    else
-        tt_model_init(u->model, (uint64_t)u->conf.seed, u->w);
+    tt_model_init(u->model, (uint64_t)u->conf.seed, u->w);
+    if (o->trained) tables_whole(o->trained, u->params, u->param_count, u->w);
     if (o->weights && (err = load_weights(u, o))) goto fail;
     tt_model_bind(u->model, u->w);
     tt_model_refresh(u->model, 0, 1);
