@@ -41,7 +41,8 @@ struct tt_table {
     int fd; /* -1: in memory */
     char *map;
     size_t size, bits_at, records_at, log_at, entry, log;
-    size_t piece; /* what is reserved at once */
+    size_t piece;   /* what is reserved at once           */
+    size_t granted; /* what memory is free for, by the lock */
     head *head;
     _Atomic uint64_t *bits;
     pthread_mutex_t lock;   /* of reserving */
@@ -96,20 +97,35 @@ static tt_err lay_out(tt_table *t)
 
 /* ---- memory ---- */
 
-/* The kernel promises memory that it has not, and ends who takes it at its word: so it is asked
- * what is free. */
 static tt_err reserve_bytes(tt_table *t, size_t at, size_t n)
 {
     int why;
 
-    if (t->fd < 0 && tt_mem_free() / 2 > n) return TT_OK;
-    if (t->fd < 0)
-        return tt_fail(TT_ENOMEM, "no memory for more rows of a table, of which %lld are there",
-                       (long long)tt_table_count(t));
+    if (t->fd < 0) return TT_OK;
     while ((why = posix_fallocate(t->fd, (off_t)at, (off_t)n)) == EINTR) {
     }
     if (!why) return TT_OK;
-    return tt_fail(TT_ENOMEM, "no room for more rows of a table: %s", strerror(why));
+    return tt_fail(
+        TT_ENOMEM,
+        "no room for more rows in the vault: %s: make room there (a larger /dev/shm), or "
+        "use fewer workers on this host",
+        strerror(why));
+}
+
+/* The kernel promises memory that it has not, and ends who takes it at its word: so it is asked
+ * what is free, but not for every row. */
+static tt_err ask_memory(tt_table *t, size_t n)
+{
+    if (n > t->granted) {
+        t->granted = tt_mem_free() / 32;
+        if (n > t->granted)
+            return tt_fail(TT_ENOMEM,
+                           "no memory for more rows, of which %lld are there: use fewer workers on "
+                           "this host, or smaller tables",
+                           (long long)tt_table_count(t));
+    }
+    t->granted -= n;
+    return TT_OK;
 }
 
 static tt_err reserve_piece(tt_table *t, size_t piece)
@@ -120,7 +136,8 @@ static tt_err reserve_piece(tt_table *t, size_t piece)
     pthread_mutex_lock(&t->lock);
     if (!atomic_load(&t->there[piece])) {
         size_t at = piece * t->piece, n = t->size - at < t->piece ? t->size - at : t->piece;
-        if (!(err = reserve_bytes(t, at, n))) atomic_store(&t->there[piece], 1);
+        if (!(err = ask_memory(t, n)) && !(err = reserve_bytes(t, at, n)))
+            atomic_store(&t->there[piece], 1);
     }
     pthread_mutex_unlock(&t->lock);
     return err;

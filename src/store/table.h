@@ -1,14 +1,14 @@
 /* table: records that are too many to be kept twice: changed in place, with a log of what they
  * were.
  *
- *   tt_table_open -> [tt_table_begin(step) -> tt_table_reserve -> tt_table_change(row) -> write to
- * it
- *   ...] -> tt_table_close;    tt_table_back: to what it was before the step of the log
+ *   tt_table_open -> [tt_table_begin(step) -> tt_table_reserve -> tt_table_change(row), and write
+ *   to it ...] -> tt_table_close;    tt_table_back: to what it was before the step of the log
  *
  * A table has rows of a fixed number of floats each, its records: weights, and what an optimiser
  * keeps of them. Rows that were never changed are not there, and take no memory. It lies in memory
  * that is gone with the process, or in a file of the vault, beside the slot whose owner has it: who
- * holds the slot's lock may change it, and nobody else looks meanwhile.
+ * holds the slot's lock may change it. Others may look (peek), but do not know whether it is
+ * changed meanwhile: a hash tells, and the half that goes with it.
  *
  * What it must hold, wherever the process is killed:
  * (1) A row that was changed since begin is in the log as it was, or is as it was.
@@ -38,8 +38,8 @@ typedef struct tt_table tt_table;
 /* `path` NULL: in memory. A file that is there with the same key and shape keeps its content; else
  * it is made new. TT_EENV: no room for the log. */
 tt_err tt_table_open(const char *path, const tt_table_shape *shape, uint64_t key, tt_table **out);
-uint64_t
-tt_table_need(const tt_table_shape *shape); /* bytes of a file without rows; 0: too large */
+/* Bytes of a file without rows; 0: it is too large. */
+uint64_t tt_table_need(const tt_table_shape *shape);
 /* One that somebody else may have, as it was after `step` steps: a copy of its own, of which what
  * is changed is seen by nobody. TT_EPEER if it is not there, or cannot tell. */
 tt_err tt_table_peek(const char *path, const tt_table_shape *shape, uint64_t key, int64_t step,
@@ -56,7 +56,7 @@ const float *tt_table_records(const tt_table *t, const _Atomic uint64_t **bits);
 /* Before the first step: a row as it is somewhere else, which no log has; and no rows at all. */
 tt_err tt_table_put(tt_table *t, int64_t row, const float *record);
 void tt_table_clear(tt_table *t);
-/* It is what it is to be after so many steps, and there is no log. */
+/* It is what it is to be after so many steps (-1: that is not known), and there is no log. */
 void tt_table_settle(tt_table *t, int64_t step);
 int64_t tt_table_at(const tt_table *t); /* ... without what the log has; -1: not known */
 

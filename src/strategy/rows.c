@@ -721,15 +721,16 @@ tt_err tt_strategy_pass_table(tt_strategy *s, int i, int root, const tt_table *f
     return err ? err : full;
 }
 
-/* Rank 0's become everybody's, a few megabytes at a time. */
+/* Rank 0's become everybody's, a few megabytes at a time; of which step they are, the caller knows.
+ */
 tt_err rows_spread(tt_strategy *s)
 {
     tt_err err = TT_OK;
 
     if (!s->rows || s->world->size == 1) return TT_OK;
     for (int i = 0; i < s->rows->count && !err; i++)
-        err = tt_strategy_pass_table(s, i, 0, s->rows->tables[i].t, s->world->rank > 0, s->step);
-    return err;
+        err = tt_strategy_pass_table(s, i, 0, s->rows->tables[i].t, s->world->rank > 0, -1);
+    return tt_group_agree(tt_world_all(s->world), err); /* one may have no room */
 }
 
 void tt_strategy_tables_at(tt_strategy *s, int64_t step)

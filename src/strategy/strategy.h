@@ -130,7 +130,7 @@ tt_state tt_strategy_state(const tt_strategy *s);
 tt_table *tt_strategy_table(const tt_strategy *s, int i);
 void tt_strategy_table_shape(const tt_strategy *s, int i, tt_table_shape *out);
 /* Those of `from`, which `root` has, become those of all who `take` them: of step `step`. All ranks
- * call it. */
+ * call it, and hear all of it, also who has no room for more. */
 tt_err tt_strategy_pass_table(tt_strategy *s, int i, int root, const tt_table *from, bool take,
                               int64_t step);
 void tt_strategy_tables_at(tt_strategy *s, int64_t step); /* what is in all of them is of that */
