@@ -110,7 +110,7 @@ static int in_layout(builder *b, int input, tt_layout want)
 /* The tensor in float32, or in what kernels store: itself, or a copy made by a convert call. */
 static int converted(builder *b, int t, bool wide)
 {
-    if (b->m->tensors[t].wide == wide || b->m->k->precision == TT_FLOAT32) return t;
+    if (b->m->tensors[t].wide == wide || b->m->k->precision == TT_IN_FLOAT32) return t;
     call *c = new_call(b, CALL_CONVERT, -1);
     c->layout = b->m->tensors[t].layout;
     c->in[0] = t;
@@ -146,7 +146,10 @@ static void gives(builder *b, call *c, int at)
 /* The one layer behind `at` if it is of that kind and nobody else needs what is between. */
 static int only_user(const builder *b, int at, const layer_kind *kind)
 {
-    if (b->m->k->plain || b->uses[at] != 1 || b->user[at] < 0 || at == b->m->keep) return -1;
+    /* In bf16 ref rounds where the others do, and so what is fused is the same. */
+    if ((b->m->k->plain && b->m->k->precision == TT_IN_FLOAT32) || b->uses[at] != 1 ||
+        b->user[at] < 0 || at == b->m->keep)
+        return -1;
     return b->g->layers[b->user[at]].kind == kind ? b->user[at] : -1;
 }
 
@@ -425,7 +428,7 @@ static void add_simple(builder *b, int at)
             c->in_c[i] = shape_c(graph_shape(b->g, l->input[i]));
     }
     gives(b, c, at);
-    if (kind != CALL_CUSTOM || b->m->k->precision == TT_FLOAT32) return;
+    if (kind != CALL_CUSTOM || b->m->k->precision == TT_IN_FLOAT32) return;
     b->m->tensors[c->out].wide = true;
     b->m->layer_tensor[at] = converted(b, c->out, false);
 }

@@ -293,7 +293,7 @@ tt_err tt_run_output(tt_run *r, const char *name, float *out, int64_t *features)
     if (!out) return TT_OK;
     if (t->layout == TT_PLAIN) {
         m->k->widen(r->in.n * t->count, act(r, m->layer_tensor[at]), out);
-    } else if (m->k->precision == TT_FLOAT32) {
+    } else if (m->k->precision == TT_IN_FLOAT32) {
         m->k->reorder(r->in.n, shape_c(s), shape_hw(s), t->layout, act(r, m->layer_tensor[at]),
                       TT_PLAIN, out, false);
     } else { /* into the upper half of `out`, and from there one by one: none is met too early */

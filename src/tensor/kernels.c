@@ -184,7 +184,7 @@ static void halves_try(void)
 
 int tt_kernels_with(tt_precision p, const tt_kernels *const **out)
 {
-    if (p == TT_FLOAT32) return tt_kernels_all(out);
+    if (p == TT_IN_FLOAT32) return tt_kernels_all(out);
     pthread_once(&halves_tried, halves_try);
     *out = halves_runnable;
     return halves_count;
@@ -198,30 +198,31 @@ static bool is_named(const tt_kernels *k, const char *name)
     size_t n = strlen(name);
 
     if (!strcmp(k->name, name)) return true;
-    return k->precision == TT_BF16 && !strncmp(k->name, name, n) && !strcmp(k->name + n, "-bf16");
+    return k->precision == TT_IN_BF16 && !strncmp(k->name, name, n) &&
+           !strcmp(k->name + n, "-bf16");
 }
 
 static tt_err not_found(const char *name, tt_precision p, const char *whose, const tt_kernels *best)
 {
-    const char *needs = NULL, *other = p == TT_BF16 ? "float32" : "bf16";
+    const char *needs = NULL, *other = p == TT_IN_BF16 ? "float32" : "bf16";
     bool elsewhere = false; /* of the other precision */
 
     for (int i = 0; i < TT_COUNT(entries); i++)
         if (is_named(entries[i].kernels, name)) {
-            if (p == TT_FLOAT32) needs = entries[i].needs;
-            elsewhere |= p == TT_BF16;
+            if (p == TT_IN_FLOAT32) needs = entries[i].needs;
+            elsewhere |= p == TT_IN_BF16;
         }
     for (int i = 0; i < TT_COUNT(halves); i++)
         if (is_named(halves[i].kernels, name)) {
-            if (p == TT_BF16) needs = halves[i].needs;
-            elsewhere |= p == TT_FLOAT32;
+            if (p == TT_IN_BF16) needs = halves[i].needs;
+            elsewhere |= p == TT_IN_FLOAT32;
         }
     if (needs)
         return tt_fail(TT_EENV, "%skernels %s need %s, which this CPU does not run; it runs %s",
                        whose, name, needs, best->name);
     if (elsewhere)
         return tt_fail(TT_EINVAL, "%skernels %s are for train.precision: %s", whose, name, other);
-    if (p == TT_BF16)
+    if (p == TT_IN_BF16)
         return tt_fail(TT_EINVAL,
                        "%sthere are no kernels named \"%s\": auto, avx512-amx, avx512-bf16, "
                        "avx512-dot, avx2-bf16, generic-bf16 or ref-bf16",
@@ -256,7 +257,7 @@ tt_err tt_kernels_pick(const char *name, tt_precision p, const tt_kernels **out)
 
 tt_err tt_kernels_find(const char *name, const tt_kernels **out)
 {
-    return tt_kernels_pick(name, TT_FLOAT32, out);
+    return tt_kernels_pick(name, TT_IN_FLOAT32, out);
 }
 
 double tt_peak_gflops(const tt_kernels *k)

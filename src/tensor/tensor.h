@@ -11,11 +11,11 @@
 #include "base/base.h"
 
 /* What activations, their gradients and packed weights are stored as: float, or, in the tables
- * whose `precision` is TT_BF16, the upper half of one. A load widens, a store rounds to the nearest
- * (of two to the even one; what is not a number stays so), and all arithmetic between is float32.
- * Whoever calls kernels of both kinds has pointers to void; a kernel's own source is compiled for
- * one, and the types do not mix. */
-typedef enum tt_precision { TT_FLOAT32, TT_BF16 } tt_precision;
+ * whose `precision` is TT_IN_BF16, the upper half of one. A load widens, a store rounds to the
+ * nearest (of two to the even one; what is not a number stays so), and all arithmetic between is
+ * float32. Whoever calls kernels of both kinds has pointers to void; a kernel's own source is
+ * compiled for one, and the types do not mix. */
+typedef enum tt_precision { TT_IN_FLOAT32, TT_IN_BF16 } tt_precision;
 typedef struct tt_bf16 {
     uint16_t bits;
 } tt_bf16;
@@ -401,7 +401,7 @@ tt_err tt_kernels_pick(const char *name, tt_precision p, const tt_kernels **out)
 int tt_kernels_with(tt_precision p, const tt_kernels *const **out);
 static inline size_t tt_kernels_element(const tt_kernels *k) /* bytes of an activation */
 {
-    return k->precision == TT_BF16 ? sizeof(tt_bf16) : sizeof(float);
+    return k->precision == TT_IN_BF16 ? sizeof(tt_bf16) : sizeof(float);
 }
 double tt_peak_gflops(const tt_kernels *k); /* one core's float32 peak, measured in 20 ms */
 

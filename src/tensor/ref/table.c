@@ -5,7 +5,7 @@
 #ifdef TT_ACT_BF16
 const tt_kernels tt_kernels_ref_bf16 = {
     .name = "ref-bf16",
-    .precision = TT_BF16,
+    .precision = TT_IN_BF16,
 #else
 int64_t tt_arithmetic_ref(int64_t rounds)
 {

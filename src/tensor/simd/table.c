@@ -25,7 +25,7 @@ int64_t TT_SIMD(arithmetic)(int64_t rounds)
 const tt_kernels TT_PROD(kernels) = {
     .name = TT_TABLE,
 #ifdef TT_ACT_BF16
-    .precision = TT_BF16,
+    .precision = TT_IN_BF16,
 #if defined(TT_TILES)
     .product = "amx",
 #elif defined(TT_DOT)
