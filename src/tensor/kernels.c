@@ -190,6 +190,13 @@ int tt_kernels_with(tt_precision p, const tt_kernels *const **out)
     return halves_count;
 }
 
+const tt_kernels *tt_kernels_float32(const tt_kernels *k)
+{
+    for (int i = 0; i < TT_COUNT(halves); i++)
+        if (halves[i].kernels == k) return halves[i].whole;
+    return k;
+}
+
 /* ---- choosing ---- */
 
 /* By its name, or, in bf16, by that of its instruction set alone. */
@@ -266,7 +273,7 @@ double tt_peak_gflops(const tt_kernels *k)
     double best = 0, end = tt_clock_s() + 0.020;
 
     for (int i = 0; i < TT_COUNT(entries); i++)
-        if (entries[i].kernels == k) arithmetic = entries[i].arithmetic;
+        if (entries[i].kernels == tt_kernels_float32(k)) arithmetic = entries[i].arithmetic;
     TT_ASSERT(arithmetic);
     /* Many short pieces, and the best of them: a neighbour's interruption spoils only one. */
     for (double now = tt_clock_s(); now < end;) {
@@ -276,6 +283,36 @@ double tt_peak_gflops(const tt_kernels *k)
         if (now > begun && (double)operations / (now - begun) > best)
             best = (double)operations / (now - begun);
     }
+    return best * 1e-9;
+}
+
+double tt_product_gflops(const tt_kernels *k)
+{
+    enum { SIZE = 1024 };
+    tt_window w = {.c = SIZE, .h = 1, .w = 1, .o = SIZE, .oh = 1, .ow = 1, .kh = 1, .kw = 1};
+    w.sh = w.sw = w.dh = w.dw = w.groups = 1;
+    tt_conv c = {.win = w, .layout = k->plain ? TT_PLAIN : k->conv_layout(&w, SIZE)};
+    size_t count = (size_t)SIZE * SIZE, packed = k->conv_packed(&c),
+           scratch = k->conv_scratch(&c, SIZE);
+    size_t bytes = (3 * count + packed) * sizeof(float) + scratch + 256;
+    char *block = tt_block_alloc(bytes);
+    double best = 0;
+
+    if (!block) return 0;
+    float *x = (float *)block, *y = x + count, *weights = y + count, *room = weights + count;
+    memset(block, 0, bytes); /* numbers of either type, which are as fast as others */
+    k->conv_pack(&c, weights, (void *)room);
+    tt_conv_args a = {
+        .n = SIZE, .x = (void *)x, .w = weights, .packed = (void *)room, .y = (void *)y};
+    a.scratch = (char *)room + (packed * sizeof(float) + 63) / 64 * 64;
+    for (double end = tt_clock_s() + 0.1, now = end - 0.1; now < end;) {
+        double begun = now;
+        k->conv_forward(&c, &a);
+        now = tt_clock_s();
+        double rate = 2.0 * SIZE * SIZE * SIZE / (now - begun);
+        if (rate > best) best = rate;
+    }
+    tt_block_free(block, bytes);
     return best * 1e-9;
 }
 

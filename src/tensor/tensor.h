@@ -399,11 +399,16 @@ int tt_kernels_all(const tt_kernels *const **out); /* those this CPU can run, be
  * they are slower. */
 tt_err tt_kernels_pick(const char *name, tt_precision p, const tt_kernels **out);
 int tt_kernels_with(tt_precision p, const tt_kernels *const **out);
+/* The table of float32 of the same instruction set: for weights and their gradients. */
+const tt_kernels *tt_kernels_float32(const tt_kernels *k);
 static inline size_t tt_kernels_element(const tt_kernels *k) /* bytes of an activation */
 {
     return k->precision == TT_IN_BF16 ? sizeof(tt_bf16) : sizeof(float);
 }
 double tt_peak_gflops(const tt_kernels *k); /* one core's float32 peak, measured in 20 ms */
+/* What one core makes of a product of two matrices of 1024 x 1024: the best of what 100 ms hold, at
+ * least of one. 0: no memory. */
+double tt_product_gflops(const tt_kernels *k);
 
 /* What the CPU offers, for `tutti doctor`: "avx2 fma f16c ..." */
 const char *tt_cpu_features(char *buf, size_t size);
