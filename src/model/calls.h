@@ -38,7 +38,7 @@ typedef enum call_kind {
 typedef struct tensor {
     int64_t count; /* numbers of a sample             */
     tt_layout layout;
-    bool wide;         /* float32, whatever the kernels store */
+    bool wide;         /* float32, whatever the kernels store: a convolution widens it in place */
     int act, grad;     /* buffers; -1: none               */
     bool wants_grad;   /* something trainable is upstream */
     bool grad_written; /* while compiling the way back    */

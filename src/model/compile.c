@@ -560,12 +560,29 @@ static void add_flatten(builder *b, int at)
         in_layout(b, l->input[0], want); /* the same memory under another shape */
 }
 
+/* Is the tensor what a dense layer or convolution gives, and does nobody read it? */
+static bool comes_to_loss_alone(const builder *b, int t)
+{
+    bool given = false;
+
+    for (int i = 0; i < b->m->call_count; i++) {
+        const call *c = &b->m->calls[i];
+        for (int k = 0; k < c->in_count; k++)
+            if (c->in[k] == t) return false;
+        given |= c->kind == CALL_CONV && c->out == t && !c->conv.relu;
+    }
+    return given;
+}
+
+/* What a loss judges is float32: the call before may widen it in place, or a copy is made. */
 static void add_loss(builder *b, int i)
 {
     const loss *l = &b->g->losses[i];
     /* Where it judges pixels, the classes of each lie side by side. */
     bool pixels = b->g->layers[l->input].out.rank == 3 && l->target == BY_LABEL;
-    int t = converted(b, in_layout(b, l->input, pixels ? TT_NHWC : TT_PLAIN), true);
+    int t = in_layout(b, l->input, pixels ? TT_NHWC : TT_PLAIN);
+    if (b->m->k->precision == TT_IN_BF16 && comes_to_loss_alone(b, t)) b->m->tensors[t].wide = true;
+    t = converted(b, t, true);
     call *c = new_call(b, CALL_LOSS, -1);
     c->loss = i;
     c->in[0] = t;

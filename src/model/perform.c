@@ -66,6 +66,19 @@ static tt_conv_args conv_of(const tt_run *r, const call *c, bool back)
     return a;
 }
 
+/* The numbers of a wide output, as the kernels write them: in the upper half of its memory. From
+ * there they are widened one after the other, and none is met before it is read; gradients come
+ * back the other way. */
+static void *upper_half(const tt_run *r, int t)
+{
+    return (char *)act(r, t) + volume(r, t) * (int64_t)tt_kernels_element(r->m->k);
+}
+
+static bool widens(const tt_run *r, const call *c)
+{
+    return r->m->tensors[c->out].wide && r->m->k->precision == TT_IN_BF16;
+}
+
 /* Tensors as outer x (h, w) x inner. */
 static tt_pool_args pool_of(const tt_run *r, const call *c, bool back)
 {
@@ -409,7 +422,8 @@ static void judge(tt_run *r, const call *c)
     r->m->k->loss(&a);
     if (back && l->scale != 1) r->m->k->scale((int64_t)n * c->d, (float)l->scale, dx);
     if (back && c->in_add[0])
-        r->m->k->add((int64_t)n * c->d, grad(r, c->in[0]), dx, grad(r, c->in[0]));
+        tt_kernels_float32(r->m->k)->add((int64_t)n * c->d, grad(r, c->in[0]), dx,
+                                         grad(r, c->in[0]));
     out->part[c->loss] = a.loss;
     out->part_weight[c->loss] = a.weight;
     out->loss += l->scale * a.loss;
@@ -497,7 +511,9 @@ bool perform_forward(tt_run *r, const call *c, int phase)
     switch (c->kind) {
     case CALL_CONV: {
         tt_conv_args a = conv_of(r, c, false);
+        if (widens(r, c)) a.y = upper_half(r, c->out);
         k->conv_forward(&c->conv, &a);
+        if (widens(r, c)) k->widen(n, upper_half(r, c->out), act(r, c->out));
         break;
     }
     case CALL_MAXPOOL:
@@ -598,6 +614,7 @@ bool perform_backward(tt_run *r, const call *c, int phase)
     switch (c->kind) {
     case CALL_CONV: {
         tt_conv_args a = conv_of(r, c, true);
+        if (widens(r, c)) k->narrow(n, grad(r, c->out), grad(r, c->out), false);
         k->conv_backward(&c->conv, &a);
         break;
     }

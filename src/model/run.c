@@ -291,11 +291,13 @@ tt_err tt_run_output(tt_run *r, const char *name, float *out, int64_t *features)
     tt_shape s = m->g.layers[at].out;
     *features = t->count;
     if (!out) return TT_OK;
-    if (t->layout == TT_PLAIN) {
+    if (t->wide && t->layout == TT_PLAIN) {
+        memcpy(out, act(r, m->layer_tensor[at]), (size_t)(r->in.n * t->count) * sizeof *out);
+    } else if (t->layout == TT_PLAIN) {
         m->k->widen(r->in.n * t->count, act(r, m->layer_tensor[at]), out);
-    } else if (m->k->precision == TT_IN_FLOAT32) {
-        m->k->reorder(r->in.n, shape_c(s), shape_hw(s), t->layout, act(r, m->layer_tensor[at]),
-                      TT_PLAIN, out, false);
+    } else if (t->wide || m->k->precision == TT_IN_FLOAT32) {
+        tt_kernels_float32(m->k)->reorder(r->in.n, shape_c(s), shape_hw(s), t->layout,
+                                          act(r, m->layer_tensor[at]), TT_PLAIN, out, false);
     } else { /* into the upper half of `out`, and from there one by one: none is met too early */
         tt_bf16 *half = (tt_bf16 *)out + r->in.n * t->count;
         m->k->reorder(r->in.n, shape_c(s), shape_hw(s), t->layout, act(r, m->layer_tensor[at]),
