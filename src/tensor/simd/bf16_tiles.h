@@ -83,12 +83,17 @@ static inline void tile_dot(int c, int a, int b)
 #else
 #include <immintrin.h>
 
-/* gcc 12 tells the compiler of 8 of the 64 bytes that the instruction reads: hence the barrier. */
+/* gcc 12 tells the compiler of 8 of the 64 bytes that loading a configuration reads, and of none that
+ * loading a tile does: hence the barriers. */
+static inline void tile_barrier(const void *p)
+{
+    __asm__ volatile("" : : "r"(p) : "memory");
+}
 static inline void tile_config(int low, int high)
 {
     tile_shape s = tile_shape_of(low, high);
 
-    __asm__ volatile("" : : "r"(&s) : "memory");
+    tile_barrier(&s);
     _tile_loadconfig(&s);
 }
 static inline void tile_release(void)
@@ -129,6 +134,7 @@ static inline __attribute__((always_inline)) void tile_zero(int t)
 }
 static inline __attribute__((always_inline)) void tile_load(int t, const void *from, int64_t step)
 {
+    tile_barrier(from);
 #define LOAD(n) _tile_loadd(n, from, step)
     EACH_TILE(t, LOAD)
 #undef LOAD
