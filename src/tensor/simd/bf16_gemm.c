@@ -11,20 +11,24 @@
 
 /* ---- packing ---- */
 
-/* Rows p and p + 1 of VW columns, in their places; `low` is of the first. */
-static ALWAYS_INLINE void put_pair(tt_bf16 *to, vf low, vf high, int n)
+/* Rows p and p + 1 of VW columns, in their places; `low` is of the first. Activations are rounded
+ * already, weights are not. */
+static ALWAYS_INLINE void put_pair(tt_bf16 *to, vf low, vf high, bool rounded)
 {
-    if (PAIR == 1) {
-        vstore_n(to, low, n);
-        return;
-    }
-    vu32 both = vhalves(low) | vhalves(high) << 16;
-    memcpy(to, &both, (size_t)n * 4);
+    vu32 both =
+        rounded ? (vu32)low >> 16 | ((vu32)high & 0xffff0000) : vhalves(low) | vhalves(high) << 16;
+
+    if (PAIR == 2)
+        memcpy(to, &both, sizeof both);
+    else if (rounded)
+        vcut_n(to, low, VW);
+    else
+        vstore(to, low);
 }
 
 /* Columns in vectors, rows in pairs: of a source whose columns lie side by side (straight), or
  * whose rows do, which is turned by squares. */
-#define PACK(name, type)                                                                           \
+#define PACK(name, type, rounded)                                                                  \
     static void name##_straight(const type *x, int64_t row, int64_t k, int64_t n, tt_bf16 *to)     \
     {                                                                                              \
         for (int64_t j = 0; j < n; j += WIDTH) {                                                   \
@@ -35,7 +39,7 @@ static ALWAYS_INLINE void put_pair(tt_bf16 *to, vf low, vf high, int n)
                     vf low = p < k ? vload_n(x + p * row + j + i, take) : vzero();                 \
                     vf high =                                                                      \
                         p + 1 < k ? vload_n(x + (p + PAIR - 1) * row + j + i, take) : vzero();     \
-                    put_pair(to + i * PAIR, low, high, VW);                                        \
+                    put_pair(to + i * PAIR, low, high, rounded);                                   \
                 }                                                                                  \
         }                                                                                          \
     }                                                                                              \
@@ -53,13 +57,13 @@ static ALWAYS_INLINE void put_pair(tt_bf16 *to, vf low, vf high, int n)
                     turn_square(r);                                                                \
                     for (int q = 0; q < VW && p + q < deep(k); q += PAIR)                          \
                         put_pair(to + ((p + q) / PAIR * wide + i) * PAIR, r[q], r[q + PAIR - 1],   \
-                                 VW);                                                              \
+                                 rounded);                                                         \
                 }                                                                                  \
             to += deep(k) * wide;                                                                  \
         }                                                                                          \
     }
-PACK(acts, tt_bf16)
-PACK(weights, float)
+PACK(acts, tt_bf16, true)
+PACK(weights, float, false)
 
 void TT_PROD(gemm_pack)(const tt_bf16 *x, int64_t row, int64_t column, int64_t k, int64_t n,
                         tt_bf16 *to)

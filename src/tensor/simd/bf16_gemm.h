@@ -105,6 +105,17 @@ static ALWAYS_INLINE void turn_square(vf r[VW])
     swap_blocks(r, 1);
 }
 
+/* Numbers that are bf16 already: there is nothing to round. */
+static inline void vcut_n(tt_bf16 *p, vf x, int n)
+{
+#if defined(TT_512)
+    __m256i half = _mm512_cvtepi32_epi16(_mm512_srli_epi32((__m512i)x, 16));
+    _mm256_mask_storeu_epi16(p, (__mmask16)((1u << n) - 1), half);
+#else
+    vstore_n(p, x, n);
+#endif
+}
+
 /* to(j, i) = from(i, j) of m rows of n; each row of `to` is filled up with zeros to `fill` numbers.
  */
 static inline void turn(const tt_bf16 *from, int64_t from_step, int m, int64_t n, tt_bf16 *to,
@@ -117,7 +128,7 @@ static inline void turn(const tt_bf16 *from, int64_t from_step, int m, int64_t n
             for (int q = 0; q < VW; q++)
                 r[q] = i + q < m ? vload_n(from + (i + q) * from_step + j, take) : vzero();
             turn_square(r);
-            for (int q = 0; q < take; q++) vstore_n(to + (j + q) * to_step + i, r[q], put);
+            for (int q = 0; q < take; q++) vcut_n(to + (j + q) * to_step + i, r[q], put);
         }
 }
 
