@@ -102,20 +102,35 @@ static bool as_it_lies(const gather *g)
 
 /* ---- gathering rows ---- */
 
+/* Few numbers in two pieces, which may overlap. */
 static ALWAYS_INLINE tt_act *copy(tt_act *to, const tt_act *from, int64_t n)
 {
-    if (n >= 16)
+    if (n >= 16) {
         memcpy(to, from, (size_t)n * sizeof *to);
-    else
+    } else if (n >= 8) {
+        memcpy(to, from, 8 * sizeof *to);
+        memcpy(to + n - 8, from + n - 8, 8 * sizeof *to);
+    } else if (n >= 4) {
+        memcpy(to, from, 4 * sizeof *to);
+        memcpy(to + n - 4, from + n - 4, 4 * sizeof *to);
+    } else {
         for (int64_t i = 0; i < n; i++) to[i] = from[i];
+    }
     return to + n;
 }
 
-/* Where tap k of position p reads, or -1. */
-static ALWAYS_INLINE int source(bool turned, int p, int k, int stride, int pad, int dilation,
-                                int len)
+static ALWAYS_INLINE tt_act *blank(tt_act *to, int64_t n)
 {
-    int at = turned ? p + pad - k * dilation : p * stride - pad + k * dilation;
+    memset(to, 0, (size_t)n * sizeof *to);
+    return to + n;
+}
+
+/* Where tap k of position p reads, or -1. Turned windows have their taps in reverse, so that the
+ * next tap reads further on here, too. */
+static ALWAYS_INLINE int source(bool turned, int p, int k, int taps, int stride, int pad,
+                                int dilation, int len)
+{
+    int at = turned ? p + pad - (taps - 1 - k) * dilation : p * stride - pad + k * dilation;
 
     if (turned && (at < 0 || at % stride)) return -1;
     if (turned) at /= stride;
@@ -126,15 +141,14 @@ static ALWAYS_INLINE int source(bool turned, int p, int k, int stride, int pad, 
 static void gather_row(const gather *g, const tt_act *in, int y, int x, tt_act *to, tt_act *end)
 {
     const int64_t per = g->ic / g->groups;
-    const int left = x * g->sw - g->pw;
-    const bool joined =
-        !g->turned && g->groups == 1 && g->dw == 1 && left >= 0 && left + g->kw <= g->iw;
+    const int left = g->turned ? x + g->pw - (g->kw - 1) : x * g->sw - g->pw;
+    const bool joined = g->groups == 1 && g->dw == 1 && (!g->turned || g->sw == 1) && left >= 0 &&
+                        left + g->kw <= g->iw;
 
     for (int ky = 0; ky < g->kh; ky++) {
-        int iy = source(g->turned, y, ky, g->sh, g->ph, g->dh, g->ih);
+        int iy = source(g->turned, y, ky, g->kh, g->sh, g->ph, g->dh, g->ih);
         if (iy < 0) {
-            memset(to, 0, (size_t)(g->kw * per) * sizeof *to);
-            to += g->kw * per;
+            to = blank(to, g->kw * per);
             continue;
         }
         const tt_act *row = in + (int64_t)iy * g->iw * g->ic;
@@ -143,20 +157,15 @@ static void gather_row(const gather *g, const tt_act *in, int y, int x, tt_act *
             continue;
         }
         for (int kx = 0; kx < g->kw; kx++) {
-            int ix = source(g->turned, x, kx, g->sw, g->pw, g->dw, g->iw);
-            if (ix >= 0) {
-                to = copy(to, row + (int64_t)ix * g->ic, per);
-            } else {
-                memset(to, 0, (size_t)per * sizeof *to);
-                to += per;
-            }
+            int ix = source(g->turned, x, kx, g->kw, g->sw, g->pw, g->dw, g->iw);
+            to = ix >= 0 ? copy(to, row + (int64_t)ix * g->ic, per) : blank(to, per);
         }
     }
     for (; to < end; to++) *to = act_of(0);
 }
 
-/* Rows of m pixels from `first` on, of one group: where they lie, and how far apart. They are as
- * products take them: of deep(k) numbers. */
+/* Rows of m pixels from `first` on, of one group: where they lie, and how far apart. They are of
+ * whole `align`s of numbers. */
 static const tt_act *rows_at(const gather *g, int group, int64_t first, int m, int64_t align,
                              tt_act *room, int64_t *step)
 {
@@ -166,10 +175,15 @@ static const tt_act *rows_at(const gather *g, int group, int64_t first, int m, i
     *step = g->ic;
     if (as_it_lies(g) && k == high) return in + first * g->ic;
     *step = high;
+    int y = (int)(first % area / g->ow), x = (int)(first % g->ow);
+    in += first / area * g->ih * g->iw * g->ic;
     for (int i = 0; i < m; i++) {
-        int64_t at = (first + i) % area;
-        gather_row(g, in + (first + i) / area * g->ih * g->iw * g->ic, (int)(at / g->ow),
-                   (int)(at % g->ow), room + i * high, room + (i + 1) * high);
+        gather_row(g, in, y, x, room + i * high, room + (i + 1) * high);
+        if (++x < g->ow) continue;
+        x = 0;
+        if (++y < g->oh) continue;
+        y = 0;
+        in += (int64_t)g->ih * g->iw * g->ic;
     }
     return room;
 }

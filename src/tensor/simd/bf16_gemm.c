@@ -100,7 +100,10 @@ void TT_PROD(gemm_pack_weights)(const float *w, bool turned, int64_t c, int64_t 
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < c; i++) {
             const float *from = w + (turned ? i * n + j : j * c + i) * taps;
-            for (int64_t t = 0; t < taps; t++) to[place_of(t * c + i, j, k, n)] = act_of(from[t]);
+            for (int64_t t = 0; t < taps; t++) {
+                int64_t tap = turned ? taps - 1 - t : t;
+                to[place_of(tap * c + i, j, k, n)] = act_of(from[t]);
+            }
         }
 }
 

@@ -40,7 +40,8 @@ static inline int64_t packed_size(int64_t k, int64_t n)
 /* Packs b(p, j) = x[p * row + j * column], k rows of n. One of the steps should be 1. */
 void TT_PROD(gemm_pack)(const tt_bf16 *x, int64_t row, int64_t column, int64_t k, int64_t n,
                         tt_bf16 *to);
-/* The same of weights, (n, c, taps): row p is channel p % c at tap p / c. Turned, (c, n, taps). */
+/* The same of weights, (n, c, taps): row p is channel p % c at tap p / c. Turned, (c, n, taps), and
+ * the taps in reverse. */
 void TT_PROD(gemm_pack_weights)(const float *w, bool turned, int64_t c, int64_t taps, int64_t n,
                                 tt_bf16 *to);
 
