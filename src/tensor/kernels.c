@@ -139,7 +139,6 @@ static bool works_in_child(const half *h)
     bool tiles = h->kernels == &tt_kernels_avx512_amx;
 
     if (pipe2(ends, O_CLOEXEC)) return false;
-    fflush(NULL);
     pid_t child = fork();
     if (!child) {
         struct rlimit none = {0, 0};
@@ -173,8 +172,7 @@ static void halves_try(void)
         if (is_runnable(halves[i].whole) && (!halves[i].trial || works_in_child(&halves[i])))
             halves_runnable[halves_count++] = halves[i].kernels;
 #if defined(__x86_64__)
-    /* Intel's dot products of bf16 do half of what two multiplications of float32 do, AMD's twice.
-     */
+    /* AMD's dot products of bf16 do twice what float32 does, Intel's half. */
     for (int i = 0; i + 1 < halves_count && __builtin_cpu_is("amd"); i++)
         if (halves_runnable[i + 1] == &tt_kernels_avx512_dot) {
             halves_runnable[i + 1] = halves_runnable[i];
