@@ -166,7 +166,7 @@ $(B)/bench-exchange: bench/exchange.c $(B)/libtutti.a
 $(B)/bench-layers: bench/layers.c tests/cases.h $(B)/libtutti.a
 	$(CC) $(ALL_CFLAGS) -Itests -o $@ $< $(B)/libtutti.a $(LDFLAGS) $(LDLIBS)
 bench-layers: $(B)/bench-layers
-	$(B)/bench-layers '$(T)'
+	$(B)/bench-layers '$(T)' $(P)
 
 COMMANDS = $$($(B)/tutti man --list)
 install: all
@@ -198,7 +198,7 @@ help:
 	@echo "make          build $(B)/tutti and the library"
 	@echo "make chaos    trainings that are disturbed at random, CHAOS_FAULTS=1000 times"
 	@echo "make bench    speed side by side with PyTorch (installs it)"
-	@echo "make bench-layers T=conv   each layer of the test cases alone"
+	@echo "make bench-layers T=conv   each layer of the test cases alone; P=bf16"
 	@echo "make fuzz     each parser for $(FUZZ_S) s"
 	@echo "make install  to PREFIX=$(PREFIX), below DESTDIR"
 	@echo "make unit M=model T=dropout   one module's tests, those whose name contains T"

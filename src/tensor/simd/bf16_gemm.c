@@ -75,12 +75,52 @@ void TT_PROD(gemm_pack)(const tt_bf16 *x, int64_t row, int64_t column, int64_t k
         acts_turned(x, column, k, n, to);
 }
 
-/* Where number (p, j) of a packed b is. */
-static int64_t place_of(int64_t p, int64_t j, int64_t k, int64_t n)
-{
-    int64_t first = j / WIDTH * WIDTH, wide = whole(n - first < WIDTH ? n - first : WIDTH, COLUMN);
+/* ---- weights of several taps: row by row, of VW columns ---- */
 
-    return deep(k) * first + (p / PAIR * wide + j - first) * PAIR + p % PAIR;
+/* Row p of a panel, from column i on. What is beside it in its pair stays. */
+static ALWAYS_INLINE void put_row(tt_bf16 *panel, int64_t p, int64_t wide, int64_t i, vf v)
+{
+    vu32 pair;
+    tt_bf16 *to = panel + (p / PAIR * wide + i) * PAIR;
+
+    if (PAIR == 1) {
+        vstore(to, v);
+        return;
+    }
+    memcpy(&pair, to, sizeof pair);
+    pair = p % 2 ? (pair & 0xffff) | vhalves(v) << 16 : (pair & 0xffff0000) | vhalves(v);
+    memcpy(to, &pair, sizeof pair);
+}
+
+/* (n, c, taps): the numbers of a column lie side by side, and are turned by squares. */
+static void taps_forward(const float *w, int64_t c, int64_t taps, int64_t columns, int64_t wide,
+                         tt_bf16 *to)
+{
+    const int64_t k = c * taps;
+
+    for (int64_t i = 0; i < columns; i += VW)
+        for (int64_t e = 0; e < k; e += VW) {
+            vf r[VW];
+            int take = vtake(e, k);
+            for (int q = 0; q < VW; q++)
+                r[q] = i + q < columns ? vload_n(w + (i + q) * k + e, take) : vzero();
+            turn_square(r);
+            for (int q = 0; q < take; q++)
+                put_row(to, (e + q) % taps * c + (e + q) / taps, wide, i, r[q]);
+        }
+}
+
+/* (c, n, taps), from some column on: those of a row lie `taps` apart. The taps are in reverse. */
+static void taps_backward(const float *w, int64_t c, int64_t taps, int64_t n, int64_t columns,
+                          int64_t wide, tt_bf16 *to)
+{
+    for (int64_t i = 0; i < c; i++, w += n * taps)
+        for (int64_t j = 0; j < columns; j += VW)
+            for (int64_t t = 0; t < taps; t++) {
+                vf v = vzero();
+                for (int q = 0; q < VW && j + q < columns; q++) v[q] = w[(j + q) * taps + t];
+                put_row(to, (taps - 1 - t) * c + i, wide, j, v);
+            }
 }
 
 void TT_PROD(gemm_pack_weights)(const float *w, bool turned, int64_t c, int64_t taps, int64_t n,
@@ -97,14 +137,14 @@ void TT_PROD(gemm_pack_weights)(const float *w, bool turned, int64_t c, int64_t 
         return;
     }
     memset(to, 0, (size_t)packed_size(k, n) * sizeof *to);
-    for (int64_t j = 0; j < n; j++)
-        for (int64_t i = 0; i < c; i++) {
-            const float *from = w + (turned ? i * n + j : j * c + i) * taps;
-            for (int64_t t = 0; t < taps; t++) {
-                int64_t tap = turned ? taps - 1 - t : t;
-                to[place_of(tap * c + i, j, k, n)] = act_of(from[t]);
-            }
-        }
+    for (int64_t j = 0; j < n; j += WIDTH) {
+        int64_t columns = n - j < WIDTH ? n - j : WIDTH, wide = whole(columns, COLUMN);
+        if (turned)
+            taps_backward(w + j * taps, c, taps, n, columns, wide, to);
+        else
+            taps_forward(w + j * k, c, taps, columns, wide, to);
+        to += deep(k) * wide;
+    }
 }
 
 /* ---- products ---- */
@@ -235,7 +275,7 @@ void TT_PROD(gemm_panel)(const rows *r, const tt_bf16 *b, int n, int wide, float
 
 #else
 /* Of b, BLOCK rows of a panel are widened to the first-level cache; of a, all that is in `rows`. */
-enum { BLOCK = VW == 16 ? 128 : 320, BEST_BYTES = 768 * 1024, BEST_ROWS = 192, LEAST_ROWS = 48 };
+enum { BLOCK = VW == 16 ? 128 : 320, BEST_BYTES = 1280 * 1024, BEST_ROWS = 192, LEAST_ROWS = 72 };
 
 #define TILE(m, nv)                                                                                \
     static void tile_##m##x##nv(const float *a, int64_t lda, int64_t k, const float *b, float *c,  \
