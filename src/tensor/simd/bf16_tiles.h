@@ -83,8 +83,8 @@ static inline void tile_dot(int c, int a, int b)
 #else
 #include <immintrin.h>
 
-/* gcc 12 tells the compiler of 8 of the 64 bytes that loading a configuration reads, and of none that
- * loading a tile does: hence the barriers. */
+/* gcc 12 tells the compiler of 8 of the 64 bytes that loading a configuration reads, and of none
+ * that loading a tile does: hence the barriers. */
 static inline void tile_barrier(const void *p)
 {
     __asm__ volatile("" : : "r"(p) : "memory");
