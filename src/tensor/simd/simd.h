@@ -17,11 +17,11 @@
  * -Wno-psabi" So intrinsics of 8 or 16 floats stand under TT_256 and TT_512, never under the
  * compiler's own macros. */
 #if defined(TT_WIDE)
-#define TT_WIDE_avx512 1
+#define TT_WIDE_avx512      1
 #define TT_WIDE_avx512_bf16 1
-#define TT_WIDE2(isa)  TT_WIDE_##isa
-#define TT_WIDE1(isa)  TT_WIDE2(isa)
-#define TT_IS_WIDE     TT_WIDE1(TT_ISA)
+#define TT_WIDE2(isa)       TT_WIDE_##isa
+#define TT_WIDE1(isa)       TT_WIDE2(isa)
+#define TT_IS_WIDE          TT_WIDE1(TT_ISA)
 #else
 #define TT_IS_WIDE 0
 #endif
