@@ -38,6 +38,8 @@ int head_of(const tt_model *m, const call *c)
     int t = c->in[0], h = m->call_count - 1;
 
     while (h >= 0 && (m->calls[h].kind == CALL_LOSS || m->calls[h].out != t)) h--;
+    if (tt_kernels_element(m->k) != sizeof(float))
+        return -1; /* the scores are widened as a whole */
     if (h < 0 || m->calls[h].kind != CALL_CONV || !c->in_grad[0] || c->in_add[0]) return -1;
     const call *head = &m->calls[h];
     const tt_conv *v = &head->conv;

@@ -5,6 +5,11 @@
 
 #include "calls.h"
 
+static size_t packed_bytes(const tt_model *m)
+{
+    return (size_t)m->packed_count * tt_kernels_element(m->k) + 64;
+}
+
 tt_err tt_model_open(tt_node *model, const tt_model_opts *opts, tt_model **out)
 {
     tt_arena *arena = tt_arena_open(1 << 16);
@@ -30,7 +35,7 @@ tt_err tt_model_open(tt_node *model, const tt_model_opts *opts, tt_model **out)
         goto out;
     }
     compile(m);
-    m->packed = tt_block_alloc((size_t)m->packed_count * sizeof *m->packed + 64);
+    m->packed = tt_block_alloc(packed_bytes(m));
     if (!m->packed) {
         err = tt_fail(TT_ENOMEM, "no memory for %lld packed weights", (long long)m->packed_count);
         goto out;
@@ -45,7 +50,7 @@ out:
 void tt_model_close(tt_model *m)
 {
     if (!m) return;
-    tt_block_free(m->packed, (size_t)m->packed_count * sizeof *m->packed + 64);
+    if (m->packed) tt_block_free(m->packed, packed_bytes(m));
     tt_arena_close(m->arena);
 }
 
@@ -200,9 +205,9 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
 void tt_model_show_calls(const tt_model *m, tt_str *out)
 {
     static const char *const kinds[] = {
-        "conv",   "maxpool",  "avgpool", "upsample", "norm",    "layernorm", "softmax", "unary",
-        "add",    "mul",      "concat",  "dropout",  "reorder", "custom",    "embed",   "positions",
-        "attend", "interact", "fm",      "sum",      "recur",   "loss"};
+        "conv",      "maxpool", "avgpool",  "upsample", "norm",    "layernorm", "softmax", "unary",
+        "add",       "mul",     "concat",   "dropout",  "reorder", "convert",   "custom",  "embed",
+        "positions", "attend",  "interact", "fm",       "sum",     "recur",     "loss"};
     static const char *const layouts[] = {"plain", "nhwc", "lanes"};
 
     for (int i = 0; i < m->call_count; i++) {
@@ -271,13 +276,14 @@ void tt_model_refresh(tt_model *m, int part, int parts)
         int64_t middle = c->packed_at + c->packed_count / 2;
         if (middle * parts / m->packed_count != part) continue;
         const float *w = m->params + m->g.params[c->param[0]].at;
+        void *packed = (char *)m->packed + (size_t)c->packed_at * tt_kernels_element(m->k);
         tt_recur_args recur = c->recur;
         if (c->kind == CALL_CONV) {
-            m->k->conv_pack(&c->conv, w, m->packed + c->packed_at);
+            m->k->conv_pack(&c->conv, w, packed);
         } else {
             recur.w_ih = w;
             recur.w_hh = m->params + m->g.params[c->param[1]].at;
-            m->k->recur_pack(&recur, m->packed + c->packed_at);
+            m->k->recur_pack(&recur, packed);
         }
     }
 }

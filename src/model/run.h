@@ -47,13 +47,14 @@ static inline void *at_buffer(const tt_run *r, int buf)
     return buf < 0 || r->offset[buf] < 0 ? NULL : r->memory + r->offset[buf];
 }
 
-/* Tensor 0 is the batch itself; nothing writes to it. */
-static inline float *act(const tt_run *r, int t)
+/* Numbers are as the kernels store them, or float32: number_size. Tensor 0 is the batch itself;
+ * nothing writes to it. */
+static inline void *act(const tt_run *r, int t)
 {
-    return t ? at_buffer(r, r->m->tensors[t].act) : (float *)(uintptr_t)r->in.x;
+    return t ? at_buffer(r, r->m->tensors[t].act) : (void *)(uintptr_t)r->in.x;
 }
 
-static inline float *grad(const tt_run *r, int t)
+static inline void *grad(const tt_run *r, int t)
 {
     return at_buffer(r, r->m->tensors[t].grad);
 }

@@ -253,7 +253,7 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     s->model = m;
     s->optim = o;
     s->seed = seed;
-    s->k = tt_model_kernels(m);
+    s->k = tt_kernels_float32(tt_model_kernels(m));
     s->size = tt_model_size(m);
     s->slot_count = tt_optim_slots(o);
     s->sums_most = tt_model_sum_most(m);

@@ -122,6 +122,9 @@ tt_err read_train(tt_node *train, train_conf *out)
          "{metric: val.loss min, patience: 3, min_delta: 0}"},
         {"log_every", TT_INT, offsetof(train_conf, log_every), "10", 1, 1e9, NULL,
          "steps from line to line of metrics.jsonl"},
+        {"precision", TT_CHOICE, offsetof(train_conf, precision), "float32", 0, 0, "float32|bf16",
+         "of activations and of the weights that products read; master weights and sums are "
+         "float32"},
         {"kernels", TT_STRING, offsetof(train_conf, kernels), "auto", 0, 0, NULL,
          "auto, or one of those that doctor lists"},
     };
@@ -230,7 +233,7 @@ tt_err check_nan(const tt_job *job, const train_conf *c, const tt_plan *p)
 
 tt_err find_kernels(tt_node *train, const train_conf *c, const tt_kernels **out)
 {
-    tt_err err = tt_kernels_find(c->kernels, out);
+    tt_err err = tt_kernels_pick(c->kernels, (tt_precision)c->precision, out);
     char message[512];
 
     if (err != TT_EINVAL || !strcmp(c->kernels, "auto")) return err; /* else of the environment */

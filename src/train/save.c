@@ -201,13 +201,14 @@ static void put(json_t *meta, const char *key, double v)
 static json_t *make_meta(const tt_trainer *t, double score)
 {
     json_t *meta = json_pack(
-        "{s:I, s:f, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:I}", "step",
+        "{s:I, s:f, s:I, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:I}", "step",
         (json_int_t)t->step, "epoch", (double)t->step / (double)t->epoch_steps, "seed",
         (json_int_t)t->conf.seed, "name", t->job.name, "optimizer", tt_optim_name(t->optim),
-        "kernels", tt_model_kernels(t->model)->name, "threads", (json_int_t)t->threads, "workers",
-        (json_int_t)working(t), "units", (json_int_t)tt_strategy_units(t->strategy), "accumulate",
-        (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch, "version", TT_VERSION,
-        "early_bad", (json_int_t)t->early_bad);
+        "kernels", tt_model_kernels(t->model)->name, "precision",
+        precision_name(tt_model_kernels(t->model)->precision), "threads", (json_int_t)t->threads,
+        "workers", (json_int_t)working(t), "units", (json_int_t)tt_strategy_units(t->strategy),
+        "accumulate", (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch,
+        "version", TT_VERSION, "early_bad", (json_int_t)t->early_bad);
 
     tt_label l = keep_label(t);
     if (l.generation) {
@@ -410,6 +411,11 @@ static void compare_conditions(const tt_trainer *t, const json_t *meta)
     compare_count(meta, "accumulate", t->conf.accumulate, &changed);
     compare_count(meta, "batch", t->order.batch, &changed);
     compare_count(meta, "seed", t->conf.seed, &changed);
+    const char *precision = json_string_value(json_object_get(meta, "precision"));
+    const char *precise = precision_name(tt_model_kernels(t->model)->precision);
+    if (precision && strcmp(precision, precise))
+        tt_str_add(&changed, "%sprecision %s, now %s", changed.size ? "; " : "", precision,
+                   precise);
     if (kernels && strcmp(kernels, now))
         tt_str_add(&changed, "%skernels %s, now %s", changed.size ? "; " : "", kernels, now);
     if (tt_strategy_residual(t->strategy))

@@ -21,6 +21,7 @@ static const char *why_dense(const tt_trainer *t, bool rule)
         return "with aggregate: average every worker has weights of its own";
     if (t->plan.backup) return "parallel.backup takes whole gradients";
     if (t->plan.audit > 0) return "parallel.audit compares whole gradients";
+    if (t->conf.precision == TT_IN_BF16) return "rows of tables are float32, and this is bf16";
     if (!rule) return "the optimizer has no rule for rows: name another one in train.tables";
     return NULL;
 }

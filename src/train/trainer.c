@@ -556,12 +556,17 @@ static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels *
         (err = read_checkpoint(t->job.checkpoint, &t->save)))
         return err;
     t->plan.accumulate = t->conf.accumulate;
-    if ((err = find_kernels(t->job.train, &t->conf, k))) return err;
-    /* Of a run that goes on the bits depend on what was chosen when it began. */
-    char before[64];
+    /* Of a run that goes on the bits depend on what was chosen when it began; in another precision
+     * there is no going on with the same. */
+    char before[64], precision[64];
     const tt_kernels *same;
-    if (t->plan.exact && !strcmp(t->conf.kernels, "auto") &&
-        value_before(o, "train.kernels", before) && !tt_kernels_find(before, &same)) {
+    bool went_on = value_before(o, "train.kernels", before);
+    bool other = value_before(o, "train.precision", precision) &&
+                 strcmp(precision, precision_name((tt_precision)t->conf.precision)) != 0;
+    if (went_on && other && !strcmp(t->conf.kernels, before)) t->conf.kernels = "auto";
+    if ((err = find_kernels(t->job.train, &t->conf, k))) return err;
+    if (t->plan.exact && !strcmp(t->conf.kernels, "auto") && went_on && !other &&
+        !tt_kernels_pick(before, (*k)->precision, &same)) {
         *k = same;
         t->conf.kernels = same->name;
     }

@@ -30,7 +30,7 @@ typedef struct goal {
 enum { ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_ROLLBACK };
 
 typedef struct train_conf {
-    int on_nan;
+    int on_nan, precision; /* a tt_precision */
     int64_t epochs, steps, steps_per_epoch, batch, seed, accumulate, threads, log_every;
     const char *kernels, *validate_text;
     tt_node *optimizer, *tables, *schedule, *clip, *groups, *early_stop;
@@ -53,6 +53,10 @@ tt_err read_checkpoint(tt_node *checkpoint, save_conf *out);
 tt_err read_plan(const tt_job *job, tt_plan *out); /* refuses what the model asks for in vain */
 tt_err check_nan(const tt_job *job, const train_conf *c, const tt_plan *p); /* is it possible? */
 tt_err find_kernels(tt_node *train, const train_conf *c, const tt_kernels **out);
+static inline const char *precision_name(tt_precision p) /* as the job says it */
+{
+    return p == TT_IN_BF16 ? "bf16" : "float32";
+}
 /* Refuses goals that this model or this data can never tell. `save` may be NULL, `d` before it is
  * open. */
 tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save, const tt_model *m,

@@ -49,15 +49,16 @@ typedef struct gather {
     int kh, kw, sh, sw, ph, pw, dh, dw; /* the window, as the convolution has it */
     bool turned; /* dx: `in` is dy, and a tap moves the other way               */
     bool add, relu;
-    const float *in, *packed, *bias;
-    float *out;
+    const tt_act *in, *packed;
+    const float *bias;
+    tt_act *out;
 } gather;
 
 /* What the weight engine computes: dw from x and dy, as the convolution has them. */
 typedef struct weight {
     const tt_window *win;
     int n;
-    const float *x, *dy;
+    const tt_act *x, *dy;
     float *dw;
     bool add;
 } weight;
