@@ -14,6 +14,13 @@
 
 #include "base/base.h"
 
+/* Is every access checked? Then what only takes time, and reads and writes nothing else, is left out. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define TT_TEST_SLOW 1
+#else
+#define TT_TEST_SLOW 0
+#endif
+
 typedef struct tt_test {
     const char *group, *name;
     void (*fn)(void);

@@ -135,6 +135,9 @@ typedef struct cli_run_opts {
     const char *run, *runs, *resume;
     bool quiet;
 } cli_run_opts;
+/* What was committed last is in memory of this host, and is not saved: with so many workers it goes
+ * on from there. 0: it is not. */
+int cli_run_kept(const char *run);
 tt_err cli_run_choose(const cli_run_opts *o, const cli_job *j, char run[CLI_PATH], bool *resume);
 
 /* ---- share.c: the data in common with other workers of the host ---- */

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "cli.h"
+#include "store/ledger.h"
+#include "store/vault.h"
 
 static bool has_checkpoint(const char *run)
 {
@@ -16,6 +18,27 @@ static bool has_checkpoint(const char *run)
     for (int i = 0; i < count; i++) found |= list[i].newest;
     free(list);
     return found;
+}
+
+int cli_run_kept(const char *run)
+{
+    char id[TT_RUN_ID], path[CLI_PATH + 16];
+    tt_ledger k = {0};
+    tt_vault_left *left;
+    tt_bytes b = {0};
+    int count, found = 0;
+
+    snprintf(path, sizeof path, "%s/ledger.jsonl", run);
+    if (!tt_run_id(run, id) || !tt_file_exists(path) ||
+        tt_vault_leftovers("/var/tmp", &left, &count))
+        return 0;
+    for (int i = 0; i < count; i++) found += !strcmp(left[i].run, id);
+    free(left);
+    if (!found || tt_file_read(path, 0, &b)) return 0;
+    if (tt_ledger_read(&k, (const char *)b.data, b.size)) k.committed = false;
+    tt_file_release(&b);
+    if (!k.committed || (k.ended && (k.code == 0 || k.code == 75))) return 0; /* it was saved */
+    return k.before > 0 ? k.before : k.workers > 0 ? k.workers : 1;
 }
 
 /* Why a run cannot be one of this job (resolved), in *why; nothing there if it can. A run of
@@ -65,7 +88,8 @@ static tt_err find_unfinished(const char *runs, tt_tree *given, bool quiet, char
             if (err || (err = tt_job_settle(job))) break;
         }
         if (!is_candidate(list[i].path, job, &why)) continue;
-        if (!why.size && strcmp(list[i].status, "running") && !has_checkpoint(list[i].path))
+        if (!why.size && strcmp(list[i].status, "running") && !has_checkpoint(list[i].path) &&
+            !cli_run_kept(list[i].path))
             tt_str_add(&why, "it has no checkpoint");
         if (!why.size)
             memcpy(out, list[i].path, CLI_PATH);

@@ -88,6 +88,7 @@ static tt_err show(const char *run, bool json)
     } else {
         tt_str p = {0}, q = {0};
         json_int_t workers = json_integer_value(json_object_get(r.summary, "workers"));
+        int kept = cli_run_kept(run);
         cli_quote(cli_program, &p);
         cli_quote(run, &q);
         printf("run %s is %s at step %lld", run, r.status, (long long)r.step);
@@ -95,7 +96,8 @@ static tt_err show(const char *run, bool json)
         printf("\n");
         if (strcmp(r.status, "done")) {
             printf("  %s train --resume %s", p.data, q.data);
-            if (workers > 1) printf(" -n %lld", (long long)workers);
+            if (kept || workers > 1)
+                printf(" -n %lld", kept ? (long long)kept : (long long)workers);
             printf("\n");
         }
         tt_str_free(&p);

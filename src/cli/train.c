@@ -379,6 +379,38 @@ static int coordinate(const train_opts *o, bool several, int argc, const char **
                                                  .arg = &c});
 }
 
+/* Of a run whose supervisor was killed the last step is in memory, where one process alone would
+ * not look for it: it goes on as it was. 0: it is not so. */
+static int workers_before(const train_opts *o, int argc, const char **argv)
+{
+    cli_run_opts which = {o->run, o->runs, o->resume, true};
+    char run[CLI_PATH];
+    cli_job job = {0};
+    bool resume = false;
+    int workers = 0;
+
+    if (!o->resume || o->dry_run) return 0;
+    if (!cli_job_load(argc ? argv[0] : o->resume, o->runs, &o->set, true, &job) &&
+        !cli_run_choose(&which, &job, run, &resume) && resume)
+        workers = cli_run_kept(run);
+    cli_job_close(&job);
+    return workers;
+}
+
+static int supervise_again(const train_opts *o, int workers, int argc, const char **argv,
+                           double wait_s)
+{
+    train_opts again = *o;
+    char text[16];
+
+    snprintf(text, sizeof text, "%d", workers);
+    again.workers = text;
+    if (!o->quiet)
+        fprintf(stderr, "its last step is in memory: it goes on with %d worker%s, as before\n",
+                workers, workers == 1 ? "" : "s");
+    return supervise(&again, argc, argv, NULL, wait_s, NULL);
+}
+
 static int train_run(const void *opts, int argc, const char **argv)
 {
     const train_opts *o = opts;
@@ -388,7 +420,7 @@ static int train_run(const void *opts, int argc, const char **argv)
     tt_started by = tt_world_started();
     tt_tf_config listed = {.ranks = 0};
     tt_err err;
-    int code;
+    int code, before;
 
     work_catch_signals();
     if ((err = check_options(o, argc))) return cli_fail(err);
@@ -414,8 +446,10 @@ static int train_run(const void *opts, int argc, const char **argv)
         tt_tf_config_free(&listed);
         return code;
     }
+    before = by.by || granted || listed.ranks > 1 ? 0 : workers_before(o, argc, argv);
     code = listed.ranks > 1 ? train_listed(o, argc, argv, &listed, wait_s < 0 ? 600 : wait_s)
            : granted        ? supervise(o, argc, argv, NULL, wait_s, NULL)
+           : before         ? supervise_again(o, before, argc, argv, wait_s)
                             : work_run(o, argc, argv);
     tt_tf_config_free(&listed);
     return code;

@@ -54,11 +54,11 @@ tt_err tt_batch_open(int n_most, const tt_row *row, tt_batch *out)
     tt_batch b = {0};
 
     *out = b;
-    bool all = (b.place = rows_alloc(n_most, 2, sizeof *b.place)) &&
-               (!row->features || (b.x = rows_alloc(n_most, row->features, sizeof *b.x))) &&
+    bool all = (!row->features || (b.x = rows_alloc(n_most, row->features, sizeof *b.x))) &&
                (!row->ids || (b.ids = rows_alloc(n_most, row->ids, sizeof *b.ids))) &&
                (!row->labels || (b.label = rows_alloc(n_most, row->labels, sizeof *b.label))) &&
-               (!row->targets || (b.target = rows_alloc(n_most, row->targets, sizeof *b.target)));
+               (!row->targets || (b.target = rows_alloc(n_most, row->targets, sizeof *b.target))) &&
+               (b.place = rows_alloc(n_most, 2, sizeof *b.place));
     if (!all) {
         tt_batch_close(&b, n_most, row);
         return tt_fail(TT_ENOMEM, "no memory for a batch of %d samples of %lld numbers", n_most,
