@@ -1,7 +1,9 @@
 /* graph: the private face of model/: layers as a job describes them, before they are compiled.
  *
- * graph.c reads the job (names, from, repeat, presets), layers.c, sequence.c and recurrent.c know
- * each kind of layer, compile.c turns the graph into calls, run.c makes the calls. */
+ * graph.c reads the job (names, from, repeat; presets are in preset.c and click.c), layers.c,
+ * sequence.c, recurrent.c, enlarge.c and click.c know each kind of layer, compile.c turns the graph
+ * into calls, run.c makes them in order and perform.c each of them (head.c: a large last layer with
+ * its loss). gpt.c tells whether a graph is a GPT-2. */
 #ifndef TT_GRAPH_H
 #define TT_GRAPH_H
 
