@@ -38,13 +38,32 @@ LDLIBS  := $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm
 all: $(B)/tutti $(B)/libtutti.so
 
 # ---- objects ----
-objs_of   = $(patsubst src/%.c,$(B)/obj/%.o,$(wildcard src/$(1)/*.c src/$(1)/ref/*.c))
+# Of a module or, as DEPS names some, of one file of it.
+objs_of   = $(patsubst src/%.c,$(B)/obj/%.o,$(wildcard src/$(1)/*.c src/$(1)/ref/*.c src/$(1).c))
 ISAS      := generic avx2 avx512
 FLAGS_generic :=
 FLAGS_avx2    := -mavx2 -mfma -mf16c
 FLAGS_avx512  := $(if $(WIDE),$(FLAGS_avx2) -Wno-psabi,-mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512)
-SIMD      := $(wildcard src/tensor/simd/*.c)
-SIMD_OBJS := $(foreach i,$(ISAS),$(patsubst src/tensor/simd/%.c,$(B)/obj/tensor/simd/%.$(i).o,$(SIMD)))
+# In bf16 there are tables of their own, from the same source, and ways of multiplying beside the widened one: of them
+# only what multiplies is compiled. "emulated" is tiles in plain C, for tests where there are none; "trapped" has their
+# instructions among those of AVX2, for a test that does what the CPU does not know (tests/tensor_tiles_test.c).
+BF16_ISAS := $(ISAS:%=%_bf16)
+PRODUCTS  := avx512_amx avx512_dot emulated trapped
+FLAGS_avx512_amx := $(FLAGS_avx512) -DTT_ISA=avx512_bf16 -DTT_TILES $(if $(WIDE),-DTT_TILES_EMULATED,-DTT_512_BF16 -mavx512bf16 -mamx-tile -mamx-bf16)
+FLAGS_avx512_dot := $(FLAGS_avx512) -DTT_ISA=avx512_bf16 $(if $(WIDE),-DTT_TILES -DTT_TILES_EMULATED,-DTT_DOT -DTT_512_BF16 -mavx512bf16)
+FLAGS_emulated   := -DTT_ISA=generic_bf16 -DTT_TILES -DTT_TILES_EMULATED
+FLAGS_trapped    := $(FLAGS_avx2) -DTT_ISA=avx2_bf16 -DTT_TILES -mamx-tile -mamx-bf16
+# Kernels know no MPI: builds for either have them in common.
+K         := $(patsubst %-mpich,%,$(B))
+SIMD      := $(notdir $(basename $(wildcard src/tensor/simd/*.c)))
+SIMD_BF16 := $(filter-out attend conv dense_dx lanes% nhwc%,$(SIMD))
+simd_objs  = $(foreach i,$(1),$(patsubst %,$(K)/obj/tensor/simd/%.$(i).o,$(2)))
+MULTIPLY  := table recur $(filter bf16_%,$(SIMD))
+SIMD_OBJS := $(call simd_objs,$(ISAS),$(filter-out bf16_%,$(SIMD))) $(call simd_objs,$(BF16_ISAS),$(SIMD_BF16)) \
+             $(call simd_objs,$(filter avx512%,$(PRODUCTS)),$(MULTIPLY)) \
+             $(patsubst src/%.c,$(B)/obj/%.bf16.o,$(wildcard src/tensor/ref/*.c))
+EMULATED  := $(call simd_objs,emulated,$(MULTIPLY))
+TRAPPED   := $(call simd_objs,trapped,$(MULTIPLY))
 LIB_OBJS  := $(foreach m,$(filter-out cli,$(MODULES)),$(call objs_of,$(m))) $(SIMD_OBJS)
 CLI_OBJS  := $(call objs_of,cli)
 
@@ -62,12 +81,18 @@ $(B)/obj/%.o: src/%.c
 	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 # Kernels are leaves that touch no user input: they do without stack guards. Sanitized, -O3 takes minutes a file.
 define simd_rule
-$(B)/obj/tensor/simd/%.$(1).o: src/tensor/simd/%.c
+$(K)/obj/tensor/simd/%.$(1).o: src/tensor/simd/%.c
 	@mkdir -p $$(@D)
 	$(CC) $(ALL_CFLAGS) $(if $(SAN),-O1,-O3) -ffp-contract=fast -fno-trapping-math -fno-stack-protector -fno-stack-clash-protection \
-	    -fcf-protection=none $(FLAGS_$(1)) -DTT_ISA=$(1) -MMD -MP -c -o $$@ $$<
+	    -fcf-protection=none $(2) -MMD -MP -c -o $$@ $$<
 endef
-$(foreach i,$(ISAS),$(eval $(call simd_rule,$(i))))
+bf16_flags = -DTT_ACT_BF16 -DTT_TABLE='"$(subst _,-,$(1))"'
+$(foreach i,$(ISAS),$(eval $(call simd_rule,$(i),$(FLAGS_$(i)) -DTT_ISA=$(i))))
+$(foreach i,$(ISAS),$(eval $(call simd_rule,$(i)_bf16,$(FLAGS_$(i)) -DTT_ISA=$(i)_bf16 $(call bf16_flags,$(i)_bf16))))
+$(foreach p,$(PRODUCTS),$(eval $(call simd_rule,$(p),$(FLAGS_$(p)) -DTT_PRODUCT=$(p) $(call bf16_flags,$(p)))))
+$(B)/obj/%.bf16.o: src/%.c
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -DTT_ACT_BF16 -MMD -MP -c -o $@ $<
 EXAMPLES := $(wildcard examples/*.yaml)
 $(B)/gen/examples.h: tools/embed-examples $(EXAMPLES)
 	@mkdir -p $(@D)
@@ -82,7 +107,8 @@ $(B)/obj/tests/%.o: tests/%.c
 	$(CC) $(ALL_CFLAGS) -DTT_SOURCE_DIR='"$(CURDIR)"' -Itests -MMD -MP -c -o $@ $<
 define unit_rule
 $(B)/test-$(1): $(patsubst tests/%.c,$(B)/obj/tests/%.o,$(wildcard tests/$(1)_*_test.c) tests/test.c) \
-    $(foreach m,$(call deps_of,$(1)),$(call objs_of,$(m))) $(if $(filter tensor,$(call deps_of,$(1))),$(SIMD_OBJS))
+    $(foreach m,$(call deps_of,$(1)),$(call objs_of,$(m))) $(if $(filter tensor,$(call deps_of,$(1))),$(SIMD_OBJS)) \
+    $(if $(filter tensor model,$(1)),$(EMULATED)) $(if $(filter tensor,$(1)),$(TRAPPED))
 	$(CC) $(LDFLAGS) -o $$@ $$^ $(LDLIBS)
 endef
 $(foreach m,$(UNITS),$(eval $(call unit_rule,$(m))))
@@ -127,9 +153,10 @@ check:
 	+tools/check $(B)
 bench:
 	tools/setup build bench
-	+$(MAKE) --no-print-directory -j$$(nproc) all $(B)/bench-exchange
+	+$(MAKE) --no-print-directory -j$$(nproc) all $(B)/bench-exchange $(B)/bench-rows
 	bench/run --program $(B)/tutti --out $(B)/bench.md
 	bench/world --program $(B)/tutti --exchange $(B)/bench-exchange --out $(B)/bench.md
+	bench/tables --program $(B)/tutti --rows $(B)/bench-rows --out $(B)/bench.md
 
 # Trainings of real processes, disturbed at random by CHAOS_FAULTS faults, in at most CHAOS_MIN minutes; SEED=N repeats one.
 CHAOS_FAULTS ?= 1000
@@ -145,11 +172,15 @@ chaos:
 $(B)/bench-exchange: bench/exchange.c $(B)/libtutti.a
 	$(CC) $(ALL_CFLAGS) -o $@ $< $(B)/libtutti.a $(LDFLAGS) $(LDLIBS)
 
+# The reads and writes of a step on a table, alone: bench/tables starts it.
+$(B)/bench-rows: bench/rows.c $(B)/libtutti.a
+	$(CC) $(ALL_CFLAGS) -O3 -o $@ $< $(B)/libtutti.a $(LDFLAGS) $(LDLIBS)
+
 # The layers of tests/cases.h one by one, with each set of kernels.
 $(B)/bench-layers: bench/layers.c tests/cases.h $(B)/libtutti.a
 	$(CC) $(ALL_CFLAGS) -Itests -o $@ $< $(B)/libtutti.a $(LDFLAGS) $(LDLIBS)
 bench-layers: $(B)/bench-layers
-	$(B)/bench-layers '$(T)'
+	$(B)/bench-layers '$(T)' $(P)
 
 COMMANDS = $$($(B)/tutti man --list)
 install: all
@@ -180,11 +211,11 @@ help:
 	@echo "make check    the same, then all tests"
 	@echo "make          build $(B)/tutti and the library"
 	@echo "make chaos    trainings that are disturbed at random, CHAOS_FAULTS=1000 times"
-	@echo "make bench    speed side by side with PyTorch (installs it)"
-	@echo "make bench-layers T=conv   each layer of the test cases alone"
+	@echo "make bench    speed side by side with PyTorch (installs it); 45 minutes"
+	@echo "make bench-layers T=conv   each layer of the test cases alone; P=bf16"
 	@echo "make fuzz     each parser for $(FUZZ_S) s"
 	@echo "make install  to PREFIX=$(PREFIX), below DESTDIR"
 	@echo "make unit M=model T=dropout   one module's tests, those whose name contains T"
 
 .PHONY: all unit units replays fuzz demo check chaos bench bench-layers install format clean help
--include $(shell find $(B)/obj -name '*.d' 2>/dev/null)
+-include $(shell find $(sort $(B)/obj $(K)/obj/tensor/simd) -name '*.d' 2>/dev/null)

@@ -1,6 +1,6 @@
 /* layers: how fast each case of tests/cases.h trains with every kernel table of this CPU.
  *
- *   make bench-layers [T=conv]      cases whose name contains T
+ *   make bench-layers [T=conv] [P=bf16]      cases whose name contains T, in bf16
  *
  * Forward, backward to weights and input; one thread, CPU time, the best pass of many. A batch norm
  * stands before the case, so that the input has a gradient to want; the time of its own is taken
@@ -130,7 +130,8 @@ static void bench_case(const tt_case *c, const tt_kernels *const *all, int table
 int main(int argc, char **argv)
 {
     const tt_kernels *const *all;
-    const int tables = tt_kernels_all(&all);
+    const bool bf16 = argc > 2 && !strcmp(argv[2], "bf16");
+    const int tables = tt_kernels_with(bf16 ? TT_IN_BF16 : TT_IN_FLOAT32, &all);
 
     printf("%-32s %5s", "microseconds a sample", "batch");
     for (int t = 0; t < tables; t++) printf(" %12s", all[t]->name);

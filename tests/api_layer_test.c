@@ -88,7 +88,8 @@ static void add_dense(void)
     added = true;
 }
 
-static tutti_model *train_dense(const char *first, const char *second, int threads)
+static tutti_model *train_dense_in(const char *precision, const char *first, const char *second,
+                                   int threads)
 {
     tutti_rows rows = points();
     tutti_options o = {.train = &rows, .threads = threads};
@@ -102,12 +103,18 @@ static tutti_model *train_dense(const char *first, const char *second, int threa
     tutti_job_layer(job, "%s: {name: dense2, out: 2}", second);
     tutti_job_set(job, "model.loss=softmax_cross_entropy");
     tutti_job_set(job, "train={epochs: 5, batch: 40, optimizer: {sgd: {lr: 0.1, momentum: 0.9}}}");
+    tutti_job_set(job, "train.precision=%s", precision);
     OK(tutti_train(job, &o, NULL, &m));
     tutti_job_close(job);
     return m;
 }
 
-static void expect_near_weights(const tutti_model *a, const tutti_model *b)
+static tutti_model *train_dense(const char *first, const char *second, int threads)
+{
+    return train_dense_in("float32", first, second, threads);
+}
+
+static void expect_weights_within(double off, const tutti_model *a, const tutti_model *b)
 {
     static const char *const names[] = {"dense1.weight", "dense1.bias", "dense2.weight",
                                         "dense2.bias"};
@@ -117,8 +124,13 @@ static void expect_near_weights(const tutti_model *a, const tutti_model *b)
     for (int i = 0; i < TT_COUNT(names); i++) {
         OK(tutti_model_param(a, names[i], &s, &p));
         OK(tutti_model_param(b, names[i], NULL, &q));
-        for (int64_t k = 0; k < tutti_shape_count(s); k++) EXPECT_NEAR(p[k], q[k], 1e-4);
+        for (int64_t k = 0; k < tutti_shape_count(s); k++) EXPECT_NEAR(p[k], q[k], off);
     }
+}
+
+static void expect_near_weights(const tutti_model *a, const tutti_model *b)
+{
+    expect_weights_within(1e-4, a, b);
 }
 
 TT_TEST(api_layer, ours_trains_as_the_built_in_one_does)
@@ -131,6 +143,22 @@ TT_TEST(api_layer, ours_trains_as_the_built_in_one_does)
     mixed = train_dense("dense", "own_dense", 2);
     expect_near_weights(built_in, own);
     expect_near_weights(built_in, mixed);
+    tutti_model_close(built_in);
+    tutti_model_close(own);
+    tutti_model_close(mixed);
+}
+
+/* It sees float32, and learns what the built-in one does but for the rounding between layers. */
+TT_TEST(api_layer, ours_trains_in_bf16_too)
+{
+    tutti_model *own, *mixed, *built_in;
+
+    add_dense();
+    built_in = train_dense("dense", "dense", 1);
+    own = train_dense_in("bf16", "own_dense", "own_dense", 1);
+    mixed = train_dense_in("bf16", "dense", "own_dense", 2);
+    expect_weights_within(0.02, built_in, own);
+    expect_weights_within(0.02, built_in, mixed);
     tutti_model_close(built_in);
     tutti_model_close(own);
     tutti_model_close(mixed);

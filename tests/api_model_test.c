@@ -29,6 +29,39 @@ TT_TEST(api_model, rows_are_predicted_the_same_alone_and_together)
     tutti_job_close(job);
 }
 
+/* In bf16 what goes in and comes out is float32 all the same. */
+TT_TEST(api_model, in_bf16_a_model_predicts_and_is_saved_as_in_float32)
+{
+    tutti_rows rows = points();
+    tutti_options o = {.train = &rows};
+    tutti_job *job = points_job();
+    tutti_model *half, *again, *wide;
+    tutti_metrics a, b;
+    static float y[3][2 * POINTS];
+
+    tutti_job_set(job, "train.precision=bf16");
+    OK(tutti_train(job, &o, NULL, &half));
+    OK(tutti_model_export(half, "half.safetensors"));
+    OK(tutti_model_open(job, "half.safetensors", NULL, &again));
+    tutti_job_set(job, "train.precision=float32");
+    OK(tutti_model_open(job, "half.safetensors", NULL, &wide));
+    EXPECT(same_weights(half, again) && same_weights(half, wide));
+    OK(tutti_model_predict(half, rows.x, POINTS, y[0]));
+    OK(tutti_model_predict(again, rows.x, POINTS, y[1]));
+    OK(tutti_model_predict(wide, rows.x, POINTS, y[2]));
+    EXPECT(!memcmp(y[0], y[1], sizeof y[0]));
+    EXPECT(memcmp(y[0], y[2], sizeof y[0]) != 0);
+    for (int i = 0; i < 2 * POINTS; i++) EXPECT_NEAR(y[0][i], y[2][i], 0.03 + 0.02 * fabs(y[2][i]));
+    OK(tutti_model_eval(half, &rows, &a));
+    OK(tutti_model_eval(wide, &rows, &b));
+    EXPECT_NEAR(a.loss, b.loss, 0.01);
+    EXPECT(a.accuracy > 0.9);
+    tutti_model_close(half);
+    tutti_model_close(again);
+    tutti_model_close(wide);
+    tutti_job_close(job);
+}
+
 TT_TEST(api_model, a_model_needs_no_training_section)
 {
     static const char text[] = "model:\n"

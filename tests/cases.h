@@ -124,8 +124,10 @@ static const tt_case tt_cases[] = {
     {"attention", "[7, 24]", "- dense: {out: 24}\n- attention: {heads: 2}", 3},
     {"attention to all", "[9, 48]", "- dense: {out: 48}\n- attention: {heads: 2, causal: false}",
      3},
-    {"attention of more than a block", "[70, 4]",
+    {"attention of more than a block", "[80, 4]",
      "- dense: {out: 60}\n- attention: {heads: 1}\n- dense: {out: 4}", 2},
+    {"attention to all of more than a block", "[75, 4]",
+     "- dense: {out: 30}\n- attention: {heads: 2, causal: false}\n- dense: {out: 4}", 2},
     {"embedding", "{ids: 5}", "- embedding: {rows: 6, dim: 9}", 4},
     {"embedding of one", "{features: [3], ids: 2}",
      "- embedding: {name: e, rows: 6, dim: 3, first: 1, count: 1}\n- add: {from: [e, input]}\n- "

@@ -110,8 +110,8 @@ TT_TEST(plan, one_host_takes_the_fast_settings)
     pretend_programs("mpirun.openmpi mpiexec.mpich");
     expect_plan(TT_BY_OPENMPI, NULL, NULL,
                 "mpirun.openmpi -n 3 --bind-to none --mca pml ob1 --mca btl vader,self --mca osc "
-                "^ucx --mca mpi_yield_when_idle 1 --oversubscribe --mca plm isolated --mca ras "
-                "^slurm,gridengine,tm,lsf,alps --mca orte_tmpdir_base D --mca "
+                "^ucx --mca shmem ^posix --mca mpi_yield_when_idle 1 --oversubscribe --mca plm "
+                "isolated --mca ras ^slurm,gridengine,tm,lsf,alps --mca orte_tmpdir_base D --mca "
                 "btl_vader_backing_directory S /bin/worker an argument",
                 "TMPDIR=D HWLOC_COMPONENTS=linux,stop");
     expect_plan(TT_BY_MPICH, NULL, NULL,
@@ -147,13 +147,15 @@ TT_TEST(plan, several_hosts_are_given_in_the_launchers_form)
     pretend_programs("mpirun.openmpi mpiexec.mpich ssh");
     expect_plan(TT_BY_OPENMPI, "hosta:2,hostb", env,
                 "mpirun.openmpi -n 3 --bind-to none --mca pml ob1 --mca btl vader,tcp,self --mca "
-                "osc ^ucx --mca mpi_yield_when_idle 1 --mca orte_keep_fqdn_hostnames 1 --host "
+                "osc ^ucx --mca shmem ^posix --mca mpi_yield_when_idle 1 --mca "
+                "orte_keep_fqdn_hostnames 1 --host "
                 "hosta:2,hostb:1 --map-by slot --wdir "
                 "CWD -x A -x TUTTI_JOB /bin/worker an argument",
                 "TMPDIR=D A=1 2 TUTTI_JOB=x=y");
     expect_plan(TT_BY_OPENMPI, "hosta:2,localhost:4", NULL, /* it would begin with this host */
                 "mpirun.openmpi -n 3 --bind-to none --mca pml ob1 --mca btl vader,tcp,self --mca "
-                "osc ^ucx --mca mpi_yield_when_idle 1 --mca orte_keep_fqdn_hostnames 1 --host "
+                "osc ^ucx --mca shmem ^posix --mca mpi_yield_when_idle 1 --mca "
+                "orte_keep_fqdn_hostnames 1 --host "
                 "hosta,hosta,localhost --map-by seq --wdir CWD /bin/worker an argument",
                 "TMPDIR=D");
     expect_plan(TT_BY_MPICH, "hosta.invalid:2,hostb", env,
@@ -171,7 +173,8 @@ TT_TEST(plan, srun_takes_no_folder_of_ours_along)
     setenv("SLURM_JOB_ID", "7", 1);
     expect_plan(TT_BY_OPENMPI, "hosta:2,hostb", NULL,
                 "mpirun.openmpi -n 3 --bind-to none --mca pml ob1 --mca btl vader,tcp,self --mca "
-                "osc ^ucx --mca mpi_yield_when_idle 1 --mca orte_keep_fqdn_hostnames 1 --host "
+                "osc ^ucx --mca shmem ^posix --mca mpi_yield_when_idle 1 --mca "
+                "orte_keep_fqdn_hostnames 1 --host "
                 "hosta:2,hostb:1 --map-by slot --wdir CWD /bin/worker an argument",
                 "");
     save_path();
@@ -184,7 +187,8 @@ TT_TEST(plan, the_remote_shell_may_be_another)
     setenv("TUTTI_RSH", "myrsh -p 22 -q", 1);
     expect_plan(TT_BY_OPENMPI, "hosta:2,hostb", NULL,
                 "mpirun.openmpi -n 3 --bind-to none --mca pml ob1 --mca btl vader,tcp,self --mca "
-                "osc ^ucx --mca mpi_yield_when_idle 1 --mca orte_keep_fqdn_hostnames 1 --host "
+                "osc ^ucx --mca shmem ^posix --mca mpi_yield_when_idle 1 --mca "
+                "orte_keep_fqdn_hostnames 1 --host "
                 "hosta:2,hostb:1 --map-by slot --mca "
                 "plm rsh --mca ras ^slurm,gridengine,tm,lsf,alps --mca plm_rsh_agent myrsh -p 22 "
                 "-q --wdir CWD /bin/worker an argument",
@@ -207,7 +211,8 @@ TT_TEST(plan, what_the_user_has_set_wins)
     setenv("OMPI_MCA_plm", "rsh", 1);
     expect_plan(TT_BY_OPENMPI, NULL, env,
                 "mpirun.openmpi -n 3 --bind-to none --mca pml ob1 --mca osc ^ucx --mca "
-                "mpi_yield_when_idle 1 --oversubscribe --mca ras ^slurm,gridengine,tm,lsf,alps "
+                "shmem ^posix --mca mpi_yield_when_idle 1 --oversubscribe --mca ras "
+                "^slurm,gridengine,tm,lsf,alps "
                 "--mca orte_tmpdir_base D --mca btl_vader_backing_directory S /bin/worker an "
                 "argument",
                 "TMPDIR=/mine HWLOC_COMPONENTS=linux,stop");

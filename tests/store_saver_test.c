@@ -159,6 +159,49 @@ TT_TEST(saver, metrics_allocate_nothing_either)
     tt_events_close(e);
 }
 
+static void fill_bytes(void *who, int i, void *to)
+{
+    tt_entry *e = who;
+
+    memset(to, 1 + i, (size_t)e[i].bytes);
+}
+
+/* A copy that grows may find no memory: that save is lost, and the training goes on. */
+TT_TEST(saver, no_memory_for_a_copy_is_told_as_a_disk_is_that_is_full)
+{
+    tt_entry e[] = {{.name = "rows", .type = TT_I8, .rank = 1}};
+    const char *file[] = {"model.safetensors"};
+    tt_saver_opts o = {.folder = "ck",
+                       .keep = 2,
+                       .entries = e,
+                       .file = file,
+                       .count = 1,
+                       .fill = fill_bytes,
+                       .who = e};
+    tt_saver *s;
+    int64_t step;
+    tt_err err;
+
+    tt_log_quiet(true);
+    EXPECT_OK(tt_saver_open(&o, &s));
+    e[0].shape[0] = e[0].bytes = 3;
+    EXPECT_OK(tt_saver_save(s, 1, NULL, NAN));
+    EXPECT_OK(tt_saver_wait(s));
+    EXPECT(tt_saver_ended(s, &step, &err) && step == 1 && !err);
+    e[0].shape[0] = e[0].bytes = (int64_t)tt_mem_free() * 2;
+    EXPECT_OK(tt_saver_save(s, 2, NULL, NAN));
+    EXPECT(tt_saver_ended(s, &step, &err) && step == 2 && err == TT_ENOMEM);
+    EXPECT_MESSAGE("no memory for a copy of rows");
+    EXPECT_ERR(TT_ENOMEM, tt_saver_wait(s));
+    EXPECT_INT(1, tt_saver_last(s));
+    e[0].shape[0] = e[0].bytes = 500;
+    EXPECT_OK(tt_saver_save(s, 3, NULL, NAN));
+    EXPECT_OK(tt_saver_wait(s));
+    EXPECT_INT(3, tt_saver_last(s));
+    tt_saver_close(s);
+    expect_steps("1 3+");
+}
+
 TT_TEST(saver, close_finishes_the_save)
 {
     tt_saver *s = open_saver(0, 0);

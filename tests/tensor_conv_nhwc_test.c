@@ -62,11 +62,14 @@ static void *unwritten(size_t bytes)
     return memset(help_bytes(bytes), 0xff, bytes);
 }
 
+static bool lean; /* dense: no packed copy of the weights for dx */
+
 static void against_ref(const tt_kernels *k, const tt_window *win, int n, bool bias, bool relu,
                         bool add)
 {
     const tt_kernels *ref = help_ref();
-    tt_conv plain = {.win = *win, .layout = TT_PLAIN, .bias = bias, .relu = relu}, c = plain;
+    tt_conv plain = {.win = *win, .layout = TT_PLAIN, .bias = bias, .relu = relu, .lean = lean},
+            c = plain;
     sizes s = sizes_of(win, n);
     tt_conv_args r = {
         .n = n, .x = help_random(s.x), .w = help_random(s.w), .dx_add = add, .dw_add = add};
@@ -140,6 +143,51 @@ TT_TEST(conv_nhwc, dense_layers_are_as_the_reference)
 }
 
 /* Zero times infinity is not a number; a tap on padding has no part in the sum at all. */
+TT_TEST(conv_nhwc, lean_dense_layers_are_as_the_reference)
+{
+    static const int shapes[][3] = {{1, 1, 1},     {7, 130, 65},   {33, 321, 64},
+                                    {400, 20, 19}, {5, 640, 1030}, {390, 131, 48}};
+
+    lean = true;
+    for (int i = 0; i < TT_COUNT(shapes); i++) {
+        tt_window w = window(shapes[i][2], 1, 1, shapes[i][1], 1, 1, 0);
+        EACH_FAST(k) against_ref(k, &w, shapes[i][0], i % 2, i % 3 == 1, i % 2);
+    }
+    lean = false;
+}
+
+/* A row's gradient is the same in any company, and takes about half the room. */
+TT_TEST(conv_nhwc, lean_rows_are_alone)
+{
+    enum { N = 385, O = 300, C = 70 };
+
+    EACH_FAST(k)
+    {
+        tt_conv c = {.win = window(C, 1, 1, O, 1, 1, 0), .layout = TT_NHWC}, half = c;
+        half.lean = true;
+        EXPECT(k->conv_packed(&half) < k->conv_packed(&c) * 6 / 10);
+        float *packed = unwritten(k->conv_packed(&half) * sizeof *packed), *w = help_random(O * C),
+              *one = help_floats(C);
+        tt_conv_args a = {.n = N,
+                          .w = w,
+                          .packed = packed,
+                          .dy = help_random(N * O),
+                          .dx = help_floats(N * C),
+                          .scratch = unwritten(k->conv_scratch(&half, N))};
+        k->conv_pack(&half, w, packed);
+        k->conv_backward(&half, &a);
+        for (int i = 0; i < N; i += 77) {
+            tt_conv_args b = a;
+            b.n = 1;
+            b.dy = a.dy + i * O;
+            b.dx = one;
+            k->conv_backward(&half, &b);
+            EXPECT(!memcmp(one, a.dx + i * C, C * sizeof *one));
+        }
+        help_free();
+    }
+}
+
 TT_TEST(conv_nhwc, padding_is_left_out_not_multiplied)
 {
     tt_window w = window(5, 4, 4, 3, 3, 1, 1);

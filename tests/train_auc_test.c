@@ -362,7 +362,7 @@ TT_TEST(auc, of_breast_cancer_is_that_of_its_predictions)
     EXPECT_OK(open_job(&x, (tt_train_opts){.no_files = true}, text, changes));
     go_to(&x, INT64_MAX);
     EXPECT(x.p.val.auc > 0.97);
-    EXPECT_OK(tt_use_open(&(tt_use_opts){.job = x.tree, .params = tt_train_params(x.t)}, &u));
+    EXPECT_OK(tt_use_open(&(tt_use_opts){.job = x.tree, .trained = x.t}, &u));
     EXPECT_OK(tt_use_count(u, TT_VAL, &n));
     EXPECT_OK(tt_use_predict(u, TT_VAL, 0, (int)n, &out[0][0]));
     EXPECT_OK(tt_use_eval(u, TT_VAL, &m));

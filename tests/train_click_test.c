@@ -71,7 +71,7 @@ TT_TEST(click, numbers_alone_are_refused_where_there_are_ids)
     trained t;
 
     EXPECT_OK(open_job(&t, (tt_train_opts){.no_files = true}, click_text, "train.epochs=1"));
-    EXPECT_OK(tt_use_open(&(tt_use_opts){.job = t.tree, .params = tt_train_params(t.t)}, &u));
+    EXPECT_OK(tt_use_open(&(tt_use_opts){.job = t.tree, .trained = t.t}, &u));
     EXPECT_ERR(TT_EINVAL, tt_use_predict_rows(u, x, NULL, 1, out));
     EXPECT_MESSAGE("the model takes ids");
     tt_use_close(u);

@@ -51,10 +51,8 @@ static inline tt_err open_job(trained *x, tt_train_opts o, const char *text, con
 
 static inline void go_to(trained *x, int64_t step)
 {
-    int count;
-    const tt_param *params = tt_model_params(tt_train_model(x->t), &count);
     while (!x->p.end && x->p.step < step) EXPECT_OK(tt_train_step(x->t, &x->p));
-    tt_params_sha(params, count, tt_train_params(x->t), x->sha);
+    tt_train_sha(x->t, x->sha);
 }
 
 static inline void close_job(trained *x)

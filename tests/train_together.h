@@ -64,7 +64,6 @@ static inline tt_err train_rank(tt_world *w, void *arg)
     tt_progress p = {0};
     double counted_s = 0;
     tt_err err;
-    int count;
 
     TRY(tt_tree_parse("job", x->text, strlen(x->text), &o.job));
     if ((err = change(o.job, x->changes))) goto out;
@@ -89,8 +88,7 @@ static inline tt_err train_rank(tt_world *w, void *arg)
     x->ended[w->rank] = p.step;
     x->mean[w->rank] = p.loss_mean;
     if (!w->rank) {
-        const tt_param *params = tt_model_params(tt_train_model(t), &count);
-        tt_params_sha(params, count, tt_train_params(t), x->sha);
+        tt_train_sha(t, x->sha);
         x->steps = p.step;
         for (int r = 0; r < w->size; r++) x->backups += tt_train_times(t)[r].backups;
         x->samples = p.samples_per_s * counted_s;

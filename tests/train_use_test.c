@@ -161,7 +161,7 @@ static int predict_in_little_memory(void)
     limit.rlim_cur = limit.rlim_max = (rlim_t)(pages * sysconf(_SC_PAGESIZE)) + (440 << 20);
     if (setrlimit(RLIMIT_AS, &limit)) return 8;
     if (tt_tree_parse("job", wide_text, strlen(wide_text), &job)) return 7;
-    if (tt_use_open(&(tt_use_opts){.job = job, .threads = 1}, &u)) return 6;
+    if (tt_use_open(&(tt_use_opts){.job = job, .threads = 1, .batch = 64}, &u)) return 6;
     for (int i = 0; i < 3; i++) {
         if (tt_use_predict_rows(u, x, NULL, 64, y) != TT_ENOMEM) return 5;
         if (!strstr(tt_message(), "a smaller batch or fewer threads need less")) return 4;
@@ -269,6 +269,36 @@ TT_TEST(use, what_comes_next_has_a_row_to_go_on_from)
     EXPECT_ERR(TT_EDATA, tt_use_next(u, bad, 3, out));
     EXPECT_MESSAGE("a token 9, but the model's embedding has 9 rows");
     EXPECT_ERR(TT_EDATA, tt_use_next(u, none, 1, out));
+    tt_use_close(u);
+    tt_tree_close(job);
+}
+
+/* 64 texts of a large vocabulary would be 2 GB of scores. */
+TT_TEST(use, large_outputs_are_made_a_few_at_a_time)
+{
+    static const char text[] =
+        "name: large\n"
+        "model:\n"
+        "  input: {ids: 128}\n"
+        "  layers: [embedding: {rows: 60000, dim: 2}, dense: {out: 60000}]\n"
+        "  loss: softmax_cross_entropy\n"
+        "data: {dir: ., train: {format: text, file: t.txt}, val: {split: 0.5}}\n"
+        "train: {steps: 1, batch: 1, optimizer: {sgd: {lr: 0.1}}}\n";
+    static char story[128 * 20];
+    struct rusage before, after;
+    tt_metrics m;
+    tt_tree *job;
+    tt_use *u;
+
+    memset(story, 'a', sizeof story);
+    tt_test_write("t.txt", story, sizeof story);
+    EXPECT_OK(tt_tree_parse("job", text, strlen(text), &job));
+    EXPECT_OK(tt_use_open(&(tt_use_opts){.job = job, .threads = 1}, &u));
+    getrusage(RUSAGE_SELF, &before);
+    EXPECT_OK(tt_use_eval(u, TT_VAL, &m));
+    getrusage(RUSAGE_SELF, &after);
+    EXPECT(after.ru_maxrss - before.ru_maxrss < 200000); /* kB; all ten windows: 307 MB */
+    EXPECT_NEAR(log(60000), m.loss, 1);
     tt_use_close(u);
     tt_tree_close(job);
 }

@@ -2,6 +2,8 @@
 
 Set the environment that PyTorch's libraries read when they load (threads) before this is imported.
 """
+import contextlib
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -135,12 +137,13 @@ def layouts(model):
 
 
 class Trainer:
-    """A model, its optimiser and random rows; batch 0: as in the job. `wrap` makes of the model what is trained."""
+    """A model, its optimiser and random rows; batch 0: as in the job. `wrap` makes of the model what is trained. bf16:
+    what autocast takes for safe in it."""
 
-    def __init__(self, model, layout, batch=0, wrap=lambda net: net):
+    def __init__(self, model, layout, batch=0, wrap=lambda net: net, bf16=False):
         make, shape, classes, usual, batches, optimiser = MODELS[model]
         torch.manual_seed(1)
-        self.batch = batch or usual
+        self.batch, self.bf16 = batch or usual, bf16
         self.net = wrap(make().to(memory_format=layout))
         tokens, clicks = shape[0] == TOKENS, shape[0] == CLICKS
         self.opt = (torch.optim.AdamW if tokens else torch.optim.SGD)(self.net.parameters(), **optimiser)
@@ -166,5 +169,7 @@ class Trainer:
         i = self.step_count % len(self.x)
         self.step_count += 1
         self.opt.zero_grad(set_to_none=True)
-        self.judge(self.net(self.x[i]), self.y[i]).backward()
+        with torch.autocast("cpu", dtype=torch.bfloat16) if self.bf16 else contextlib.nullcontext():
+            loss = self.judge(self.net(self.x[i]), self.y[i])
+        loss.backward()
         self.opt.step()

@@ -20,7 +20,7 @@ struct tutti_job {
 tt_err job_copy(const tutti_job *job, tt_tree **out);
 
 /* Takes over the tree, also if it fails. `params`: weights in memory, copied, or NULL. */
-tt_err model_open(tt_tree *job, const char *weights, const float *params, const char *layer,
+tt_err model_open(tt_tree *job, const char *weights, const tt_trainer *trained, const char *layer,
                   tutti_model **out);
 
 /* ---- Worlds ---- */

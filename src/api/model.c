@@ -25,11 +25,11 @@ static void add_train(tt_tree *job)
     tt_node_add(root, "train", train);
 }
 
-tt_err model_open(tt_tree *job, const char *weights, const float *params, const char *layer,
+tt_err model_open(tt_tree *job, const char *weights, const tt_trainer *trained, const char *layer,
                   tutti_model **out)
 {
     tutti_model *m = calloc(1, sizeof *m);
-    tt_use_opts o = {.job = job, .weights = weights, .params = params};
+    tt_use_opts o = {.job = job, .weights = weights, .trained = trained};
     tt_err err;
 
     *out = NULL;

@@ -264,7 +264,7 @@ tutti_status tutti_trainer_model(tutti_trainer *t, tutti_model **out)
     if (!out) return status_of(tt_fail(TT_EINVAL, "tutti_trainer_model: out is NULL"));
     *out = NULL;
     if (err) return status_of(err);
-    return status_of(model_open(tt_tree_copy(t->job), NULL, tt_train_params(t->t), NULL, out));
+    return status_of(model_open(tt_tree_copy(t->job), NULL, t->t, NULL, out));
 }
 
 tutti_status tutti_trainer_finish(tutti_trainer *t)

@@ -185,6 +185,7 @@ tutti_status tutti_world_join(tutti_world **out)
 {
     static bool joined;
     bool launched = tt_world_started().by != NULL;
+    const tt_kernels *const *tried;
     tt_world *inner;
     tt_err err;
 
@@ -194,6 +195,7 @@ tutti_status tutti_world_join(tutti_world **out)
         return status_of(tt_fail(TT_EINVAL, "tutti_world_join: this process has joined its world "
                                             "before: MPI can be started only once"));
     joined |= launched;
+    if (launched) tt_kernels_with(TT_IN_BF16, &tried); /* in child processes: before MPI begins */
     if ((err = tt_world_join(&inner))) return status_of(err);
     *out = world_wrap(inner);
     (*out)->borrowed = false;

@@ -60,9 +60,38 @@ static void problem(report *r, bool grave, const char *fix, const char *fmt, ...
 
 /* ---- processor ---- */
 
+static json_t *about_kernels(const tt_kernels *k, bool used)
+{
+    bool bf16 = k->precision == TT_IN_BF16;
+    json_t *j = json_pack("{s:s, s:s, s:s, s:b}", "name", k->name, "precision",
+                          bf16 ? "bf16" : "float32", "product", k->product, "in_use", used);
+
+    if (k->plain) return j; /* it is to be right, not fast: a product would take seconds */
+    if (!bf16) json_object_set_new(j, "peak_gflops", json_real(tt_peak_gflops(k)));
+    json_object_set_new(j, "product_gflops", json_real(tt_product_gflops(k)));
+    return j;
+}
+
+/* Those of train.precision: bf16; of the faster ones also that they are not there. */
+static void look_at_bf16(json_t *list)
+{
+    static const char *const fast[] = {"avx512-amx", "avx512-dot"};
+    const tt_kernels *used = NULL, *const * all, *k;
+    int count = tt_kernels_with(TT_IN_BF16, &all);
+
+    tt_kernels_pick("auto", TT_IN_BF16, &used);
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, about_kernels(all[i], all[i] == used));
+    for (int i = 0; i < TT_COUNT(fast); i++)
+        if (tt_kernels_pick(fast[i], TT_IN_BF16, &k) == TT_EENV)
+            json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:b}", "name", fast[i],
+                                                  "precision", "bf16", "product",
+                                                  strchr(fast[i], '-') + 1, "in_use", false));
+}
+
 static void look_at_kernels(report *r)
 {
-    const tt_kernels *used = NULL, *const * all;
+    const tt_kernels *used = NULL, *half, *const * all;
     json_t *list = json_array();
     int count = tt_kernels_all(&all);
     const char *wanted = getenv("TUTTI_KERNELS");
@@ -70,16 +99,18 @@ static void look_at_kernels(report *r)
 
     if (tt_kernels_find("auto", &used)) {
         snprintf(text, sizeof text, "%s", tt_message());
-        problem(r, true,
-                wanted && *wanted ? "unset TUTTI_KERNELS"
-                                  : "use a machine with an x86-64 processor",
-                "no kernels can be used: %s", text);
+        if (!tt_kernels_pick("auto", TT_IN_BF16, &half))
+            problem(r, false, "unset TUTTI_KERNELS",
+                    "TUTTI_KERNELS chose the %s kernels: jobs in float32 are refused", half->name);
+        else
+            problem(r, true,
+                    wanted && *wanted ? "unset TUTTI_KERNELS"
+                                      : "use a machine with an x86-64 processor",
+                    "no kernels can be used: %s", text);
     }
-    for (int i = 0; i < count; i++) {
-        json_t *k = json_pack("{s:s, s:b}", "name", all[i]->name, "in_use", all[i] == used);
-        if (all[i]->lanes) json_object_set_new(k, "peak_gflops", json_real(tt_peak_gflops(all[i])));
-        json_array_append_new(list, k);
-    }
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, about_kernels(all[i], all[i] == used));
+    look_at_bf16(list);
     json_object_set_new(r->root, "kernels", list);
     if (used && count && used != all[0])
         problem(r, false, "unset TUTTI_KERNELS",
@@ -268,23 +299,43 @@ static const char *bytes_at(const json_t *j, const char *group, const char *key,
     return tt_show_bytes(json_number_value(v), buf, size);
 }
 
+/* One line for each table of kernels: what it multiplies in, what one core makes of a product of
+ * matrices of 1024 x 1024 and, in float32, of multiplications in registers. */
+static void print_kernels(const json_t *list)
+{
+    const json_t *k;
+    size_t i;
+
+    printf("%-10s %-13s %-8s %-8s %9s %9s\n", "kernels", "", "", "product", "GFLOP/s", "peak");
+    json_array_foreach(list, i, k)
+    {
+        const json_t *peak = json_object_get(k, "peak_gflops"),
+                     *rate = json_object_get(k, "product_gflops");
+        const char *product = json_string_value(json_object_get(k, "product"));
+        printf("%-10s %-13s %-8s %-8s ", "", json_string_value(json_object_get(k, "name")),
+               json_string_value(json_object_get(k, "precision")), product);
+        if (rate)
+            printf("%9.1f ", json_number_value(rate));
+        else
+            printf("%9s ", "");
+        if (peak) printf("%9.1f", json_number_value(peak));
+        if (json_is_true(json_object_get(k, "in_use")))
+            printf("%s  in use", peak ? "" : "         ");
+        if (!rate && strcmp(product, "double")) printf("not on this machine");
+        printf("\n");
+    }
+}
+
 static void print_machine(const json_t *j)
 {
-    const json_t *k, *limit = json_object_get(json_object_get(j, "memory"), "limit_bytes");
+    const json_t *limit = json_object_get(json_object_get(j, "memory"), "limit_bytes");
     char a[32], b[32];
-    size_t i;
 
     printf("tutti %s\n\ncpu        %s\n", TT_VERSION, text_at(j, "cpu", "model"));
     printf("           %lld usable; %s\n",
            (long long)json_integer_value(json_object_get(json_object_get(j, "cpu"), "usable")),
            text_at(j, "cpu", "features"));
-    json_array_foreach(json_object_get(j, "kernels"), i, k)
-    {
-        const json_t *peak = json_object_get(k, "peak_gflops");
-        printf("%-10s %-8s", i ? "" : "kernels", json_string_value(json_object_get(k, "name")));
-        if (peak) printf(" %7.1f GFLOP/s a core", json_number_value(peak));
-        printf("%s\n", json_is_true(json_object_get(k, "in_use")) ? "  in use" : "");
-    }
+    print_kernels(json_object_get(j, "kernels"));
     printf("memory     %s, %s available", bytes_at(j, "memory", "total_bytes", a, sizeof a),
            bytes_at(j, "memory", "available_bytes", b, sizeof b));
     if (limit) printf(", limit %s", tt_show_bytes(json_number_value(limit), a, sizeof a));
@@ -361,7 +412,8 @@ static int doctor_run(const void *opts, int argc, const char **argv)
 const tt_command cli_doctor = {
     .name = "doctor",
     .brief = "look at this machine: what is used, what is wrong, how to fix it",
-    .about = "Shows processor, kernels with their measured peak, memory, libraries and optional "
+    .about = "Shows processor, kernels with what one core makes of a product of matrices, memory, "
+             "libraries and optional "
              "features, and "
              "for each problem its fix. Exit code 7: training cannot work here.",
     .examples = (const char *const[]){"tutti doctor", "look", "tutti doctor --json",

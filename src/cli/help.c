@@ -21,7 +21,7 @@ static const char *const variables[] = {
     "TUTTI_DATA",
     "where datasets are",
     "TUTTI_KERNELS",
-    "kernels to use: ref, generic, avx2, avx512",
+    "kernels to use: ref, generic, avx2, avx512; of bf16 also avx512-amx, avx512-dot",
     "TUTTI_LOG",
     "how much the log tells: error, warn, info",
     "TUTTI_MIRROR",

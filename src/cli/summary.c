@@ -127,12 +127,20 @@ static void print_calls(const tt_model *m)
     tt_str_free(&calls);
 }
 
+static tt_precision precision_of(tt_tree *job)
+{
+    const tt_node *n = tt_tree_get(job, "train.precision");
+
+    return n && n->kind == TT_SCALAR && !strcmp(n->text, "bf16") ? TT_IN_BF16 : TT_IN_FLOAT32;
+}
+
 static int summary_run(const void *opts, int argc, const char **argv)
 {
     const summary_opts *o = opts;
     cli_job job = {0};
     tt_job parts;
     tt_model *m = NULL;
+    tt_model_opts mo = {0};
     tt_err err;
 
     (void)argc;
@@ -140,7 +148,8 @@ static int summary_run(const void *opts, int argc, const char **argv)
         return cli_fail(tt_fail(TT_EINVAL, "--calls is for people: leave --json out"));
     if (!(err = cli_job_load(argv[0], o->runs, &o->set, false, &job)) &&
         !(err = tt_job_read(job.tree, &parts)) &&
-        !(err = tt_model_open(parts.model, &(tt_model_opts){0}, &m))) {
+        !(err = tt_kernels_pick("auto", precision_of(job.tree), &mo.kernels)) &&
+        !(err = tt_model_open(parts.model, &mo, &m))) {
         if (o->json)
             cli_json_print(stdout, json_of(m), false);
         else

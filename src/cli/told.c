@@ -36,6 +36,10 @@ json_t *cli_told_start(const tt_trainer *t, tt_tree *job)
         tt_train_threads(t), "first_step", (json_int_t)tt_train_first_step(t), "best",
         tt_train_best(t), "by_steps", tt_tree_get(job, "train.steps") != NULL);
 
+    if (tt_model_kernels(m)->precision == TT_IN_BF16) {
+        json_object_set_new(s, "precision", json_string("bf16"));
+        json_object_set_new(s, "product", json_string(tt_model_kernels(m)->product));
+    }
     if (tt_data_count(d, TT_VAL))
         json_object_set_new(s, "val", json_string(tt_data_describe(d, TT_VAL)));
     if (w->size > 1 || started)
@@ -100,6 +104,8 @@ static void show_start(const json_t *s)
     if (*text_in(s, "val")) printf("  val      %s\n", text_in(s, "val"));
     printf("  kernels  %s, %d thread%s%s\n", text_in(s, "kernels"), threads,
            threads == 1 ? "" : "s", json_object_get(s, "world") ? " a worker" : "");
+    if (*text_in(s, "precision"))
+        printf("  numbers  %s, products %s\n", text_in(s, "precision"), text_in(s, "product"));
     if (json_object_get(s, "world")) show_world(json_object_get(s, "world"));
     printf("  run      %s\n", text_in(s, "run"));
     if (count_in(s, "first_step") > 0)

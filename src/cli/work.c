@@ -384,9 +384,11 @@ int work_run(const train_opts *o, int argc, const char **argv)
     cli_live live = {.fd = -1};
     tt_trainer *t = NULL;
     tt_str command = {0};
+    const tt_kernels *const *tried;
     tt_err err;
     int code;
 
+    if (by.by) tt_kernels_with(TT_IN_BF16, &tried); /* in child processes, which MPI may not like */
     if (by.by) tt_failpoint_rank(by.rank);
     if (by.by && (err = tt_pulse_open(by.rank, &l.pulse))) return cli_fail(err);
     TT_FAILPOINT("worker.start");

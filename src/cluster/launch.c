@@ -355,6 +355,9 @@ static tt_err say_openmpi(plan *p, bool alone)
     want_mca(p, "pml", "ob1");
     want_mca(p, "btl", alone ? "vader,self" : "vader,tcp,self");
     want_mca(p, "osc", "^ucx");
+    /* To see whether it would work it makes a file in /dev/shm, outside of our folder, which it
+     * leaves there if it is killed then; and it is not used. */
+    want_mca(p, "shmem", "^posix");
     want_mca(p, "mpi_yield_when_idle", "1");
     if (alone) {
         say(p, "--oversubscribe");
@@ -700,7 +703,8 @@ tt_err tt_launch_start_by(tt_mpi mpi, const tt_launch_opts *o, tt_launch *out)
     tt_err err;
 
     *out = (tt_launch){0};
-    if ((err = tt_mark_make(s.mark)) || (err = tt_launch_plan_by(mpi, o, s.mark, s.arena, &s.line)) ||
+    if ((err = tt_mark_make(s.mark)) ||
+        (err = tt_launch_plan_by(mpi, o, s.mark, s.arena, &s.line)) ||
         (err = check_worker(o->argv[0])) ||
         (err = name_folders(o->folder, s.arena, &s.folder, &s.shm)) || (err = make_folders(&s)) ||
         (err = open_pipes(&s)) || (err = fork_keeper(&s)))

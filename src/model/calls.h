@@ -22,6 +22,7 @@ typedef enum call_kind {
     CALL_CONCAT,
     CALL_DROPOUT,
     CALL_REORDER,
+    CALL_CONVERT, /* between float32 and what kernels store: of the input, losses, custom layers */
     CALL_CUSTOM,
     CALL_EMBED,
     CALL_POSITIONS,
@@ -35,16 +36,18 @@ typedef enum call_kind {
 
 /* What a layer's output lies in. Tensor 0 is the batch's x. */
 typedef struct tensor {
-    int64_t count; /* floats of a sample              */
+    int64_t count; /* numbers of a sample             */
     tt_layout layout;
+    bool wide;         /* float32, whatever the kernels store: a convolution widens it in place */
     int act, grad;     /* buffers; -1: none               */
     bool wants_grad;   /* something trainable is upstream */
     bool grad_written; /* while compiling the way back    */
 } tensor;
 
 typedef struct buffer {
-    int64_t per_sample; /* bytes, for samples rounded up to whole lanes ... */
+    int64_t per_sample; /* bytes ...                                        */
     int64_t fixed;      /* ... plus these                                   */
+    bool lanes;         /* per_sample is for samples rounded up to whole lanes */
     int birth, death;
     int death_forward; /* where there is no way back                       */
     int scratch_of;    /* > 0: the bytes are what the kernel of call (this - 1) asks for */
@@ -52,7 +55,7 @@ typedef struct buffer {
 
 typedef struct call {
     call_kind kind;
-    int layer; /* the (first) layer it stands for; -1: a reorder for the input or a loss */
+    int layer; /* the (first) layer it stands for; -1: a copy for the input or a loss */
     int in[INPUTS_MOST], in_count; /* tensors */
     int out;
     bool in_grad[INPUTS_MOST];  /* this input's gradient is wanted ...              */
@@ -79,6 +82,7 @@ typedef struct call {
     tt_embed_args embed; /* with what the run does not add: sizes, and the tables' beginnings ... */
     int64_t first;       /* ... and the first of the ids it takes                               */
     bool bag;
+    int table; /* where its rows are; -1: they are parameters */
     tt_interact_args interact;
     tt_recur_args recur;
     int64_t packed_at, packed_count;
@@ -104,9 +108,11 @@ struct tt_model {
     int buffer_count;
     call *calls;
     int call_count;
-    int *layer_tensor;   /* layer -> tensor; -1: fused away                        */
-    const float *params; /* bound                                                  */
-    float *packed;
+    int *layer_tensor;               /* layer -> tensor; -1: fused away                        */
+    const float *params;             /* bound                                                  */
+    tt_rows_view views[TABLES_MOST]; /* of tables: bound, and ...                 */
+    uint64_t keys[TABLES_MOST];      /* ... what their initial rows follow from    */
+    void *packed;                    /* numbers as the kernels store them */
     int64_t packed_count;
     double train_flops;
 };
@@ -117,6 +123,16 @@ void plan_lives(tt_model *m);
 /* head.c: the call that a loss can be computed with, once the way back is planned; -1: none. And
  * the rows of a block. */
 int head_of(const tt_model *m, const call *loss);
-int64_t head_block(const call *loss);
+int64_t head_block(const tt_model *m, const call *loss);
+
+/* model.c: numbers `first` on of a tensor as it begins; of `key_of` it. */
+uint64_t key_of(uint64_t seed, const char *name);
+void begin_numbers(uint64_t key, const param_init *init, int64_t first, int64_t n, float *out);
+
+/* Bytes of a number of tensor t. */
+static inline int64_t number_size(const tt_model *m, int t)
+{
+    return m->tensors[t].wide ? (int64_t)sizeof(float) : (int64_t)tt_kernels_element(m->k);
+}
 
 #endif

@@ -4,7 +4,13 @@
 
 #include "graph.h"
 
-enum { VECTORS_MOST = 4096, TABLES_MOST = 1 << 20 };
+/* clang-format off */
+#define SPARSE(args)                                                                               \
+    {"sparse", TT_BOOL, offsetof(args, sparse), "true", 0, 0, NULL,                                \
+     "a step takes and changes the rows that its samples name, and no others"}
+/* clang-format on */
+
+enum { VECTORS_MOST = 4096, IDS_MOST = 1 << 20 };
 
 /* ---- ids ---- */
 
@@ -41,12 +47,13 @@ static const tt_key embeddings_keys[] = {
     {"rows", TT_INTS, offsetof(embeddings_args, rows), NULL, 1, INT32_MAX, NULL,
      "rows of its tables: one number for all, or one for each"},
     {"dim", TT_INT, offsetof(embeddings_args, dim), NULL, 1, 1 << 24, NULL, "numbers of a row"},
-    {"tables", TT_INT, offsetof(embeddings_args, tables), "0", 0, TABLES_MOST, NULL,
+    {"tables", TT_INT, offsetof(embeddings_args, tables), "0", 0, IDS_MOST, NULL,
      "how many, one for each id; 0: as many as `rows` lists, or for all ids that follow"},
     {"first", TT_INT, offsetof(embeddings_args, first), "0", 0, 1 << 24, NULL,
      "the first of a sample's ids that it takes"},
     {"std", TT_NUMBER, offsetof(embeddings_args, std), "0.01", 0, 1e9, NULL,
      "deviation of the initial rows"},
+    SPARSE(embeddings_args),
 };
 
 /* One behind the other, in one tensor: (all rows, dim). */
@@ -73,8 +80,7 @@ static tt_err embeddings_shape(graph *g, layer *l)
     l->ahead = a->first > 0;
     l->detail =
         tt_arena_printf(g->arena, "%lld tables, %lld rows", (long long)a->tables, (long long)all);
-    graph_param(g, l, "weight", TT_WEIGHT, (tt_shape){2, {all, a->dim}}, table_init(a->std), 0);
-    return TT_OK;
+    return graph_rows(g, l, all, a->dim, a->tables, a->sparse, table_init(a->std));
 }
 
 /* ---- embedding bag ---- */
@@ -92,6 +98,7 @@ static const tt_key bag_keys[] = {
      "what becomes of their rows; ids of -1 are left out"},
     {"std", TT_NUMBER, offsetof(bag_args, std), "0.01", 0, 1e9, NULL,
      "deviation of the initial rows"},
+    SPARSE(bag_args),
 };
 
 static tt_err bag_shape(graph *g, layer *l)
@@ -104,8 +111,7 @@ static tt_err bag_shape(graph *g, layer *l)
     l->out = (tt_shape){1, {a->dim}};
     l->detail = tt_arena_printf(g->arena, "%s of %lld, %lld rows", a->mode ? "mean" : "sum",
                                 (long long)a->count, (long long)a->rows);
-    graph_param(g, l, "weight", TT_WEIGHT, (tt_shape){2, {a->rows, a->dim}}, table_init(a->std), 0);
-    return TT_OK;
+    return graph_rows(g, l, a->rows, a->dim, a->count, a->sparse, table_init(a->std));
 }
 
 /* ---- interaction ---- */

@@ -20,6 +20,7 @@ typedef struct builder {
     int *user;        /* the last layer that takes it; -1: a loss, or nobody */
     bool *done;       /* stands inside another layer's call                  */
     int (*copies)[3]; /* tensor, layout -> the reordered tensor, or 0   */
+    int input;        /* tensor of the batch's x, as kernels take it         */
     int tensor_room, buffer_room, call_room;
 } builder;
 
@@ -36,7 +37,11 @@ static int new_buffer(builder *b, int64_t per_sample, int64_t fixed)
 {
     tt_model *m = b->m;
     m->buffers = grown(b, m->buffers, m->buffer_count, &b->buffer_room, sizeof *m->buffers);
-    m->buffers[m->buffer_count] = (buffer){per_sample, fixed, INT32_MAX, -1, -1, 0};
+    m->buffers[m->buffer_count] = (buffer){.per_sample = per_sample,
+                                           .fixed = fixed,
+                                           .birth = INT32_MAX,
+                                           .death = -1,
+                                           .death_forward = -1};
     return m->buffer_count++;
 }
 
@@ -61,7 +66,7 @@ static call *new_call(builder *b, call_kind kind, int at)
     c->kind = kind;
     c->layer = at;
     c->add = c->saved = c->scratch = c->scratch_back = c->loss = -1;
-    c->head = c->block = c->block_grad = -1;
+    c->head = c->block = c->block_grad = c->table = -1;
     if (at < 0) return c;
     const layer *l = &b->g->layers[at];
     c->param_count = l->param_count;
@@ -77,7 +82,7 @@ static call *new_call(builder *b, call_kind kind, int at)
 
 static int value_of(builder *b, int input)
 {
-    return input < 0 ? 0 : b->m->layer_tensor[input];
+    return input < 0 ? b->input : b->m->layer_tensor[input];
 }
 
 /* A vector's NHWC is PLAIN, and so is an image of one channel. */
@@ -107,12 +112,28 @@ static int in_layout(builder *b, int input, tt_layout want)
     return b->copies[t][want] = c->out;
 }
 
+/* The tensor in float32, or in what kernels store: itself, or a copy made by a convert call. */
+static int converted(builder *b, int t, bool wide)
+{
+    if (b->m->tensors[t].wide == wide || b->m->k->precision == TT_IN_FLOAT32) return t;
+    call *c = new_call(b, CALL_CONVERT, -1);
+    c->layout = b->m->tensors[t].layout;
+    c->in[0] = t;
+    c->in_count = 1;
+    c->out = new_tensor(b, b->m->tensors[t].count, c->layout);
+    b->m->tensors[c->out].wide = wide;
+    return c->out;
+}
+
 /* Reorders come first, so the call is made after its inputs. */
 static call *call_on(builder *b, call_kind kind, int at, tt_layout layout)
 {
     const layer *l = &b->g->layers[at];
     int in[INPUTS_MOST];
-    for (int i = 0; i < l->input_count; i++) in[i] = in_layout(b, l->input[i], layout);
+    for (int i = 0; i < l->input_count; i++) {
+        in[i] = in_layout(b, l->input[i], layout);
+        if (kind == CALL_CUSTOM) in[i] = converted(b, in[i], true);
+    }
     call *c = new_call(b, kind, at);
     memcpy(c->in, in, sizeof in);
     c->in_count = l->input_count;
@@ -130,7 +151,10 @@ static void gives(builder *b, call *c, int at)
 /* The one layer behind `at` if it is of that kind and nobody else needs what is between. */
 static int only_user(const builder *b, int at, const layer_kind *kind)
 {
-    if (!b->m->k->lanes || b->uses[at] != 1 || b->user[at] < 0 || at == b->m->keep) return -1;
+    /* In bf16 ref rounds where the others do, and so what is fused is the same. */
+    if ((b->m->k->plain && b->m->k->precision == TT_IN_FLOAT32) || b->uses[at] != 1 ||
+        b->user[at] < 0 || at == b->m->keep)
+        return -1;
     return b->g->layers[b->user[at]].kind == kind ? b->user[at] : -1;
 }
 
@@ -190,8 +214,8 @@ static tt_window window_of(const layer *l)
 static tt_layout conv_layout(const builder *b, const layer *l)
 {
     tt_window w = window_of(l);
-    if (l->in.rank == 2) return b->m->k->lanes ? TT_NHWC : TT_PLAIN;
-    return b->m->k->lanes ? b->m->k->conv_layout(&w, b->m->samples) : TT_PLAIN;
+    if (l->in.rank == 2) return b->m->k->plain ? TT_PLAIN : TT_NHWC;
+    return b->m->k->plain ? TT_PLAIN : b->m->k->conv_layout(&w, b->m->samples);
 }
 
 static bool pool_fuses(const layer *l)
@@ -220,6 +244,11 @@ static void add_conv(builder *b, int at)
                         .turned = l->kind == &kind_conv_transpose,
                         .bias = l->param_count > 1};
     if (l->in.rank == 2) c->rows = l->in.dim[0];
+    /* Of a large layer on a sequence a packed copy for dx costs much memory, and with very many
+     * outputs it is far slower, too: each few rows would read all of it. */
+    c->conv.lean = tt_kernels_element(b->m->k) == sizeof(float) && layout == TT_NHWC &&
+                   l->in.rank == 2 && c->rows >= 32 && c->conv.win.c <= 1024 &&
+                   (int64_t)c->conv.win.c * c->conv.win.o >= 1 << 20;
     if (relu >= 0) last = relu;
     if (layout == TT_LANES && l->kind == &kind_conv) pool = only_user(b, last, &kind_maxpool);
     if (pool >= 0 && pool_fuses(&b->g->layers[pool])) {
@@ -236,7 +265,7 @@ static void add_conv(builder *b, int at)
         c->conv.relu = true;
         b->done[relu] = true;
     }
-    if (b->m->k->lanes) keep_packed(b, c, b->m->k->conv_packed(&c->conv));
+    if (!b->m->k->plain) keep_packed(b, c, b->m->k->conv_packed(&c->conv));
     if (c->conv.pool) c->saved = new_buffer(b, tt_shape_count(b->g->layers[pool].out), 0);
     c->scratch = new_buffer(b, 0, 0);
     c->scratch_back = new_buffer(b, 0, 0);
@@ -291,7 +320,7 @@ static void add_upsample(builder *b, int at)
     const upsample_args *a = l->args;
     tt_layout layout = layout_of(b, at);
     /* Vectors are of channels or of samples, never of pixels. */
-    if (layout == TT_PLAIN && b->m->k->lanes) layout = TT_NHWC;
+    if (layout == TT_PLAIN && !b->m->k->plain) layout = TT_NHWC;
     call *c = call_on(b, CALL_UPSAMPLE, at, layout);
 
     c->win = (tt_window){.h = (int)l->in.dim[1],
@@ -409,6 +438,9 @@ static void add_simple(builder *b, int at)
             c->in_c[i] = shape_c(graph_shape(b->g, l->input[i]));
     }
     gives(b, c, at);
+    if (kind != CALL_CUSTOM || b->m->k->precision == TT_IN_FLOAT32) return;
+    b->m->tensors[c->out].wide = true;
+    b->m->layer_tensor[at] = converted(b, c->out, false);
 }
 
 static void add_sum(builder *b, int at)
@@ -434,6 +466,7 @@ static void add_embedding(builder *b, int at)
 
     c->layout = TT_PLAIN;
     c->embed.stride = b->g->ids;
+    c->table = l->table - 1;
     if (l->kind == &kind_embeddings) {
         const embeddings_args *a = l->args;
         c->embed.k = a->tables;
@@ -538,12 +571,29 @@ static void add_flatten(builder *b, int at)
         in_layout(b, l->input[0], want); /* the same memory under another shape */
 }
 
+/* Is the tensor what a dense layer or convolution gives, and does nobody read it? */
+static bool comes_to_loss_alone(const builder *b, int t)
+{
+    bool given = false;
+
+    for (int i = 0; i < b->m->call_count; i++) {
+        const call *c = &b->m->calls[i];
+        for (int k = 0; k < c->in_count; k++)
+            if (c->in[k] == t) return false;
+        given |= c->kind == CALL_CONV && c->out == t && !c->conv.relu;
+    }
+    return given;
+}
+
+/* What a loss judges is float32: the call before may widen it in place, or a copy is made. */
 static void add_loss(builder *b, int i)
 {
     const loss *l = &b->g->losses[i];
     /* Where it judges pixels, the classes of each lie side by side. */
     bool pixels = b->g->layers[l->input].out.rank == 3 && l->target == BY_LABEL;
     int t = in_layout(b, l->input, pixels ? TT_NHWC : TT_PLAIN);
+    if (b->m->k->precision == TT_IN_BF16 && comes_to_loss_alone(b, t)) b->m->tensors[t].wide = true;
+    t = converted(b, t, true);
     call *c = new_call(b, CALL_LOSS, -1);
     c->loss = i;
     c->in[0] = t;
@@ -570,7 +620,7 @@ static void plan_back(builder *b)
     for (int i = 0; i < m->call_count; i++) { /* everything behind something trainable wants one */
         call *c = &m->calls[i];
         if (c->kind == CALL_LOSS) continue;
-        bool wants = c->train_params;
+        bool wants = c->train_params || (c->table >= 0 && !m->g.tables[c->table].frozen);
         for (int k = 0; k < c->in_count; k++) wants |= m->tensors[c->in[k]].wants_grad;
         m->tensors[c->out].wants_grad = wants;
     }
@@ -581,9 +631,9 @@ static void plan_back(builder *b)
         c->in_grad[0] = true;
         c->in_add[0] = t->grad_written;
         if (t->grad_written)
-            c->scratch = new_buffer(b, t->count * 4, 0);
+            c->scratch = new_buffer(b, t->count * number_size(m, c->in[0]), 0);
         else
-            t->grad = new_buffer(b, t->count * 4, 0);
+            t->grad = new_buffer(b, t->count * number_size(m, c->in[0]), 0);
         t->grad_written = true;
     }
     for (int i = m->call_count - 1; i >= 0; i--) {
@@ -606,12 +656,13 @@ static void plan_back(builder *b)
                 t->grad = m->tensors[c->out].grad;
                 c->in_alias[k] = true;
             } else if (!t->grad_written) {
-                t->grad = new_buffer(b, t->count * 4, 0);
+                t->grad = new_buffer(b, t->count * number_size(m, c->in[k]), 0);
             }
             t->grad_written = true;
         }
         if (c->kind == CALL_CUSTOM && c->in_add[0])
-            c->scratch_back = new_buffer(b, m->tensors[c->in[0]].count * 4, 0);
+            c->scratch_back =
+                new_buffer(b, m->tensors[c->in[0]].count * number_size(m, c->in[0]), 0);
     }
     /* Who has a table in common with an embedding comes behind it, and so before it on the way
      * back. */
@@ -631,7 +682,7 @@ static void plan_heads(builder *b)
         call *c = &m->calls[i];
         if (c->kind != CALL_LOSS || (c->head = head_of(m, c)) < 0) continue;
         call *head = &m->calls[c->head];
-        int64_t rows = head_block(c);
+        int64_t rows = head_block(m, c);
         head->judged = true;
         c->block = new_buffer(b, 0, rows * c->d * 4);
         c->block_grad = new_buffer(b, 0, rows * c->d * 4);
@@ -668,6 +719,8 @@ void compile(tt_model *m)
     b.uses[g->layer_count - 1] += 2;
 
     new_tensor(&b, tt_shape_count(g->input), TT_PLAIN);
+    m->tensors[0].wide = true;
+    if (graph_has_features(g)) b.input = converted(&b, 0, false);
     for (int i = 0; i < g->layer_count; i++) {
         const layer_kind *k = g->layers[i].kind;
         if (b.done[i] || (k == &kind_batchnorm && norm_waits(&b, i))) continue;
@@ -706,7 +759,7 @@ void compile(tt_model *m)
     plan_back(&b);
     plan_heads(&b);
     for (int t = 1; t < m->tensor_count; t++)
-        m->tensors[t].act = new_buffer(&b, m->tensors[t].count * 4, 0);
+        m->tensors[t].act = new_buffer(&b, m->tensors[t].count * number_size(m, t), 0);
     plan_lives(m);
 
     for (int i = 0; i < m->call_count; i++) {

@@ -73,6 +73,36 @@ int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_sha
     return g->param_count++;
 }
 
+tt_err graph_rows(graph *g, layer *l, int64_t rows, int64_t dim, int64_t touches, bool sparse,
+                  param_init init)
+{
+    tt_shape shape = {2, {rows, dim}};
+
+    if (!g->has_tables || !sparse) {
+        graph_param(g, l, "weight", TT_WEIGHT, shape, init, 0);
+        return TT_OK;
+    }
+    if (rows > INT32_MAX)
+        return tt_node_fail(l->at,
+                            "the tables of '%s' have %lld rows, more than the %d there can be of a "
+                            "layer: give some of its ids to another one, by `first` and `tables`",
+                            l->name, (long long)rows, INT32_MAX);
+    if (g->table_count == TABLES_MOST)
+        return tt_node_fail(l->at, "more than %d layers have tables: give some sparse: false",
+                            TABLES_MOST);
+    if (count_up_to(shape, SIZE_MOST + 1) > SIZE_MOST)
+        return tt_node_fail(l->at, "'%s' is too large", l->name);
+    g->table_inits[g->table_count] = init;
+    g->tables[g->table_count] =
+        (tt_model_table){.name = tt_arena_printf(g->arena, "%s.weight", l->name),
+                         .rows = rows,
+                         .dim = dim,
+                         .touches = touches,
+                         .frozen = l->frozen};
+    l->table = ++g->table_count;
+    return TT_OK;
+}
+
 static int find_layer(const graph *g, const char *prefix, const char *name)
 {
     size_t n = strlen(prefix), m = strlen(name);
@@ -421,6 +451,7 @@ static tt_err freeze_by_name(graph *g, const tt_strings *globs, tt_node *at)
             hits++;
             l->frozen = true;
             for (int p = 0; p < l->param_count; p++) g->params[l->param[p]].frozen = true;
+            if (l->table) g->tables[l->table - 1].frozen = true;
         }
         if (!hits) return tt_node_fail(at, "freeze: no layer is called '%s'", globs->item[i]);
     }
@@ -480,7 +511,7 @@ static const tt_key model_keys[] = {
      "rules {from: to} for names in files given to --init"},
 };
 
-tt_err graph_read(tt_node *model, tt_arena *arena, graph *g)
+tt_err graph_read(tt_node *model, tt_arena *arena, bool tables, graph *g)
 {
     model_args a = {0};
     scope top = {"", -1, 0};
@@ -489,6 +520,7 @@ tt_err graph_read(tt_node *model, tt_arena *arena, graph *g)
 
     *g =
         (graph){.arena = arena, .at = model, .input_at = tt_node_get(model, "input"), .judged = -1};
+    g->has_tables = tables;
     if (err) return err;
     if ((err = read_input(g, a.input)) || (err = read_list(g, a.layers, &top, &prev))) return err;
     bool list = a.loss->kind == TT_LIST;

@@ -1,15 +1,13 @@
 /* graph: the private face of model/: layers as a job describes them, before they are compiled.
  *
- * graph.c reads the job (names, from, repeat; presets are in preset.c and click.c), layers.c,
- * sequence.c, recurrent.c, enlarge.c and click.c know each kind of layer, compile.c turns the graph
- * into calls, run.c makes them in order and perform.c each of them (head.c: a large last layer with
- * its loss). gpt.c tells whether a graph is a GPT-2. */
+ * graph.c reads the job (names, from, repeat, presets), layers.c, sequence.c and recurrent.c know
+ * each kind of layer, compile.c turns the graph into calls, run.c makes the calls. */
 #ifndef TT_GRAPH_H
 #define TT_GRAPH_H
 
 #include "model.h"
 
-enum { INPUTS_MOST = 16, LAYER_PARAMS = 4, LAYERS_MOST = 20000 };
+enum { INPUTS_MOST = 16, LAYER_PARAMS = 4, LAYERS_MOST = 20000, TABLES_MOST = 64 };
 
 /* Every kind's arguments start with these. */
 typedef struct common_args {
@@ -48,6 +46,7 @@ struct layer {
     double flops;
     bool frozen;
     bool ahead; /* of a sequence: a position of its output may see those behind it */
+    int table;  /* 1 + that of its rows; 0: they are parameters */
 };
 
 typedef struct param_init {
@@ -80,12 +79,16 @@ struct graph {
     param_init *inits;
     int param_count, param_room;
     int64_t size;
+    bool has_tables; /* what is sparse gets one */
+    tt_model_table tables[TABLES_MOST];
+    param_init table_inits[TABLES_MOST];
+    int table_count;
     loss losses[TT_LOSSES];
     int loss_count;
     int judged; /* the loss whose accuracy is told: the first that has labels; -1: none */
 };
 
-tt_err graph_read(tt_node *model, tt_arena *arena, graph *out);
+tt_err graph_read(tt_node *model, tt_arena *arena, bool tables, graph *out);
 
 /* ---- For kinds ---- */
 const layer_kind *kind_find(const char *name);
@@ -97,6 +100,10 @@ int graph_find(graph *g, const layer *l, const char *name);
 tt_err need_sequence(const layer *l); /* or a sentence that says what it takes */
 int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_shape shape,
                 param_init init, float momentum);
+/* Rows by ids, (rows, dim): a table, if there are to be any and it is `sparse`; else a parameter.
+ */
+tt_err graph_rows(graph *g, layer *l, int64_t rows, int64_t dim, int64_t touches, bool sparse,
+                  param_init init);
 tt_err need_rank(const layer *l, int rank); /* of its input: 1, or 3 for images */
 /* `choice` of uniform|he_normal|xavier_uniform|zeros; uniform is +-1/sqrt(fan_in), PyTorch's
  * default for dense and convolution. */
@@ -127,6 +134,7 @@ typedef struct embeddings_args {
     tt_ints rows;
     int64_t dim, tables, first;
     double std;
+    bool sparse;
     int64_t *base; /* (tables): the row at which each begins */
 } embeddings_args;
 typedef struct bag_args {
@@ -134,6 +142,7 @@ typedef struct bag_args {
     int64_t rows, dim, first, count;
     int mode; /* sum, mean */
     double std;
+    bool sparse;
 } bag_args;
 typedef struct positions_args {
     common_args c;

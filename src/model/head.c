@@ -8,6 +8,9 @@
  * gradient of the weights is added to once a block. When the layer's turn comes on the way back,
  * nothing is left to do but to say that its gradient is final.
  *
+ * In bf16 the layer stores its scores as such, the loss takes them widened, and the layer's way
+ * back takes their gradient rounded: in the same memory.
+ *
  * Runs that are not for training keep the scores whole: somebody may ask for them. */
 #include <math.h>
 #include <string.h>
@@ -15,13 +18,13 @@
 #include "run.h"
 
 /* Numbers of a block: 32 MB for the scores and as much for their gradient. Rows in a block are a
- * multiple of STEP, so that kernels see few remainders. */
+ * multiple of STEP, so that kernels see few remainders. In bf16 a block is twice as large: products
+ * may be ten times as fast, and adding to the gradient of the weights is as slow as it is. */
 enum { BLOCK = 8 << 20, STEP = 32 };
 
-static int block_rows(int64_t d)
+static bool is_half(const tt_model *m)
 {
-    int64_t rows = BLOCK / d / STEP * STEP;
-    return rows < STEP ? STEP : (int)rows;
+    return m->k->precision == TT_IN_BF16;
 }
 
 /* Does anything but this call take tensor t? */
@@ -47,9 +50,10 @@ int head_of(const tt_model *m, const call *c)
     return m->samples * c->rows * c->d > BLOCK ? h : -1;
 }
 
-int64_t head_block(const call *c)
+int64_t head_block(const tt_model *m, const call *c)
 {
-    return block_rows(c->d);
+    int64_t rows = BLOCK * (is_half(m) ? 2 : 1) / c->d / STEP * STEP;
+    return rows < STEP ? STEP : rows;
 }
 
 /* ---- Running ---- */
@@ -81,11 +85,13 @@ static tt_conv_args rows_of_head(const tt_run *r, const call *c, const call *hea
     int64_t in = head->conv.win.c;
 
     a.n = n;
-    a.x += first * in;
+    a.x = beyond(r, a.x, first * in);
     a.y = at_buffer(r, c->block);
+    /* In the upper half, from where they are widened one after the other. */
+    if (is_half(r->m)) a.y = beyond(r, a.y, n * c->d);
     a.dy = at_buffer(r, c->block_grad);
     a.scratch = at_buffer(r, c->scratch);
-    if (a.dx) a.dx += first * in;
+    if (a.dx) a.dx = beyond(r, a.dx, first * in);
     a.dw_add |= first > 0;
     return a;
 }
@@ -103,23 +109,26 @@ void head_judge(tt_run *r, const call *c, const tt_loss_args *whole, float scale
 {
     const call *head = &r->m->calls[c->head];
     const tt_kernels *k = r->m->k;
-    const bool back = r->pass == TT_PASS_TRAIN;
-    const int block = block_rows(c->d);
+    const bool back = r->pass == TT_PASS_TRAIN, half = is_half(r->m);
+    const int block = (int)head_block(r->m, c);
+    float *score = at_buffer(r, c->block), *slope = at_buffer(r, c->block_grad);
 
     for (int64_t at = 0; at < whole->n; at += block) {
         int n = whole->n - at < block ? (int)(whole->n - at) : block;
         tt_conv_args a = rows_of_head(r, c, head, at, n);
         tt_loss_args l = *whole;
         k->conv_forward(&head->conv, &a);
-        look_at_block(r, head, a.y, at, n, c->d);
+        if (half) k->widen(n * c->d, a.y, score);
+        look_at_block(r, head, score, at, n, c->d);
         l.n = n;
-        l.x = a.y;
-        l.dx = back ? a.dy : NULL;
+        l.x = score;
+        l.dx = back ? slope : NULL;
         l.label += at;
         k->loss(&l);
         add_block(sum, &l);
         if (!back) continue;
-        if (scale != 1) k->scale((int64_t)n * c->d, scale, l.dx);
+        if (scale != 1) k->scale(n * c->d, scale, slope);
+        if (half) k->narrow(n * c->d, slope, (void *)slope, false);
         k->conv_backward(&head->conv, &a);
     }
 }

@@ -1,5 +1,5 @@
-/* lives: from when to when each buffer of a compiled model is needed, see calls.h. Where a run is
- * not for training, that ends with the way forward. */
+/* lives: from when to when each buffer of a compiled model is needed, see calls.h, and for how many
+ * samples. Where a run is not for training, its life ends with the way forward. */
 #include "calls.h"
 
 static void live(tt_model *m, int buf, int time)
@@ -124,8 +124,25 @@ static void plan_call_lives(tt_model *m, const call *c, int i)
     if (needs_output_back(c)) live(m, m->tensors[c->out].act, back);
 }
 
+/* Where samples are lanes, whole vectors of them are written. A few sequences would else take the
+ * room of as many as there are lanes. */
+static void plan_lanes(tt_model *m)
+{
+    for (int t = 1; t < m->tensor_count; t++) {
+        const tensor *x = &m->tensors[t];
+        if (x->layout != TT_LANES) continue;
+        m->buffers[x->act].lanes = true;
+        if (x->grad >= 0) m->buffers[x->grad].lanes = true;
+    }
+    for (int i = 0; i < m->call_count; i++) {
+        const call *c = &m->calls[i];
+        if (c->layout == TT_LANES && c->saved >= 0) m->buffers[c->saved].lanes = true;
+    }
+}
+
 void plan_lives(tt_model *m)
 {
+    plan_lanes(m);
     for (int i = 0; i < m->call_count; i++) {
         const call *c = &m->calls[i];
         if (c->head >= 0)

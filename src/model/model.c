@@ -5,6 +5,11 @@
 
 #include "calls.h"
 
+static size_t packed_bytes(const tt_model *m)
+{
+    return (size_t)m->packed_count * tt_kernels_element(m->k) + 64;
+}
+
 tt_err tt_model_open(tt_node *model, const tt_model_opts *opts, tt_model **out)
 {
     tt_arena *arena = tt_arena_open(1 << 16);
@@ -17,8 +22,11 @@ tt_err tt_model_open(tt_node *model, const tt_model_opts *opts, tt_model **out)
     m->samples = opts->samples ? opts->samples : 64;
     m->sync_norm = opts->sync_norm;
     m->keep = -1;
-    if (!m->k && (err = tt_kernels_find("auto", &m->k))) goto out;
-    if ((err = graph_read(model, arena, &m->g))) goto out;
+    /* Of whoever names none; TUTTI_KERNELS may be of the other precision. */
+    if (!m->k && (err = tt_kernels_find("auto", &m->k)) &&
+        (err = tt_kernels_pick("auto", TT_IN_BF16, &m->k)))
+        goto out;
+    if ((err = graph_read(model, arena, opts->tables, &m->g))) goto out;
     for (int i = 0; opts->keep && i < m->g.layer_count; i++)
         if (!strcmp(m->g.layers[i].name, opts->keep)) m->keep = i;
     if (opts->keep && m->keep < 0) {
@@ -30,7 +38,7 @@ tt_err tt_model_open(tt_node *model, const tt_model_opts *opts, tt_model **out)
         goto out;
     }
     compile(m);
-    m->packed = tt_block_alloc((size_t)m->packed_count * sizeof *m->packed + 64);
+    m->packed = tt_block_alloc(packed_bytes(m));
     if (!m->packed) {
         err = tt_fail(TT_ENOMEM, "no memory for %lld packed weights", (long long)m->packed_count);
         goto out;
@@ -45,7 +53,7 @@ out:
 void tt_model_close(tt_model *m)
 {
     if (!m) return;
-    tt_block_free(m->packed, (size_t)m->packed_count * sizeof *m->packed + 64);
+    if (m->packed) tt_block_free(m->packed, packed_bytes(m));
     tt_arena_close(m->arena);
 }
 
@@ -189,6 +197,7 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
 
     for (int k = l->shared; k < l->param_count; k++)
         if (m->g.params[l->param[k]].role != TT_STAT) info.params += m->g.params[l->param[k]].n;
+    if (l->table) info.params += m->g.tables[l->table - 1].rows * m->g.tables[l->table - 1].dim;
     for (int k = 0; k < l->input_count && !chain; k++) {
         const char *name = l->input[k] < 0 ? "input" : m->g.layers[l->input[k]].name;
         info.inputs = tt_arena_printf(m->arena, "%s%s%s", info.inputs, k ? ", " : "", name);
@@ -199,9 +208,9 @@ tt_layer_info tt_model_layer(const tt_model *m, int i)
 void tt_model_show_calls(const tt_model *m, tt_str *out)
 {
     static const char *const kinds[] = {
-        "conv",   "maxpool",  "avgpool", "upsample", "norm",    "layernorm", "softmax", "unary",
-        "add",    "mul",      "concat",  "dropout",  "reorder", "custom",    "embed",   "positions",
-        "attend", "interact", "fm",      "sum",      "recur",   "loss"};
+        "conv",      "maxpool", "avgpool",  "upsample", "norm",    "layernorm", "softmax", "unary",
+        "add",       "mul",     "concat",   "dropout",  "reorder", "convert",   "custom",  "embed",
+        "positions", "attend",  "interact", "fm",       "sum",     "recur",     "loss"};
     static const char *const layouts[] = {"plain", "nhwc", "lanes"};
 
     for (int i = 0; i < m->call_count; i++) {
@@ -217,33 +226,41 @@ void tt_model_show_calls(const tt_model *m, tt_str *out)
         if (c->conv.relu || c->relu) tt_str_add(out, " + relu");
         if (c->head >= 0)
             tt_str_add(out, " with %s, %lld rows at a time",
-                       m->g.layers[m->calls[c->head].layer].name, (long long)head_block(c));
+                       m->g.layers[m->calls[c->head].layer].name, (long long)head_block(m, c));
         tt_str_add(out, "\n");
     }
 }
 
 /* ---- Weights ---- */
 
+uint64_t key_of(uint64_t seed, const char *name)
+{
+    return tt_random_key(tt_random_key(seed, "init"), name);
+}
+
+void begin_numbers(uint64_t key, const param_init *init, int64_t first, int64_t n, float *out)
+{
+    for (int64_t k = first / 4 * 4; k < first + n; k += 4) { /* four come at once */
+        float r[4] = {0};
+        if (init->normal)
+            tt_normal4(key, 0, (uint64_t)k, r);
+        else if (init->bound > 0)
+            tt_uniform4(key, 0, (uint64_t)k, r);
+        for (int j = 0; j < 4; j++) {
+            double v = init->normal      ? r[j] * init->bound
+                       : init->bound > 0 ? (2 * r[j] - 1) * init->bound
+                                         : init->fill;
+            if (k + j >= first && k + j < first + n) out[k + j - first] = (float)v;
+        }
+    }
+}
+
 void tt_model_init(const tt_model *m, uint64_t seed, float *params)
 {
     memset(params, 0, (size_t)m->g.size * sizeof *params);
     for (int i = 0; i < m->g.param_count; i++) {
         const tt_param *p = &m->g.params[i];
-        const param_init *init = &m->g.inits[i];
-        uint64_t key = tt_random_key(tt_random_key(seed, "init"), p->name);
-        for (int64_t k = 0; k < p->n; k += 4) {
-            float r[4] = {0};
-            if (init->normal)
-                tt_normal4(key, 0, (uint64_t)k, r);
-            else if (init->bound > 0)
-                tt_uniform4(key, 0, (uint64_t)k, r);
-            for (int j = 0; j < 4 && k + j < p->n; j++) {
-                double v = init->normal      ? r[j] * init->bound
-                           : init->bound > 0 ? (2 * r[j] - 1) * init->bound
-                                             : init->fill;
-                params[p->at + k + j] = (float)v;
-            }
-        }
+        begin_numbers(key_of(seed, p->name), &m->g.inits[i], 0, p->n, params + p->at);
     }
 }
 
@@ -262,13 +279,14 @@ void tt_model_refresh(tt_model *m, int part, int parts)
         int64_t middle = c->packed_at + c->packed_count / 2;
         if (middle * parts / m->packed_count != part) continue;
         const float *w = m->params + m->g.params[c->param[0]].at;
+        void *packed = (char *)m->packed + (size_t)c->packed_at * tt_kernels_element(m->k);
         tt_recur_args recur = c->recur;
         if (c->kind == CALL_CONV) {
-            m->k->conv_pack(&c->conv, w, m->packed + c->packed_at);
+            m->k->conv_pack(&c->conv, w, packed);
         } else {
             recur.w_ih = w;
             recur.w_hh = m->params + m->g.params[c->param[1]].at;
-            m->k->recur_pack(&recur, m->packed + c->packed_at);
+            m->k->recur_pack(&recur, packed);
         }
     }
 }

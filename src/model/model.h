@@ -23,6 +23,7 @@ typedef struct tt_model_opts {
     int samples;               /* usual size of a grain: layouts are chosen for it; 0: 64         */
     bool sync_norm;            /* batch norm yields TT_SUM; else it is over the grain alone       */
     const char *keep;          /* a layer whose output tt_run_output will be asked for, or NULL   */
+    bool tables;               /* what is `sparse` has a table; else its rows are parameters, too */
 } tt_model_opts;
 
 /* `model` is the job's map {input, layers, loss, ...}. Errors are TT_EINVAL with the place in the
@@ -102,6 +103,41 @@ void tt_model_refresh(tt_model *m, int part,
                       int parts); /* rebuild packed copies of the weights; the calls for
                                    * part 0 .. parts-1 may run side by side          */
 
+/* ---- Tables ----
+ *
+ * Rows that are too many to be parameters: of those in the flat array a step touches all, of these
+ * the few that its samples name. They lie wherever the driver has them. One that is not there has
+ * the value that tt_model_init would give it in the flat array, and is computed where it is read.
+ */
+typedef struct tt_model_table {
+    const char *name; /* "embeddings.weight"                              */
+    int64_t rows, dim;
+    int64_t touches; /* rows that a sample names, at most                */
+    bool frozen;     /* it yields no gradients                           */
+} tt_model_table;
+const tt_model_table *tt_model_tables(const tt_model *m, int *count);
+typedef struct tt_rows_view {
+    const float *records; /* row r is at r * stride                        */
+    int64_t stride;
+    const _Atomic uint64_t *bits; /* which of them are there, 64 in each; NULL: none is */
+} tt_rows_view;
+/* From now on; the first time before any pass. `seed`: of rows that are not there. */
+void tt_model_bind_table(tt_model *m, int table, const tt_rows_view *v, uint64_t seed);
+void tt_model_table_init(const tt_model *m, int table, int64_t row, float *out); /* when bound */
+
+/* The gradient of a table: sample i adds dy[i][k] (bag: dy[i], by how many ids it has if `mean`) to
+ * row base[k] + id[i * stride + k], if that id is not negative. */
+typedef struct tt_rows {
+    int table;
+    int n;
+    int64_t k, stride, dim;
+    const int32_t *id;
+    const int64_t *base;    /* NULL: 0 */
+    const void *dy;         /* (n, k, dim); bag: (n, dim) */
+    tt_precision precision; /* of dy: floats, or tt_bf16  */
+    bool bag, mean;
+} tt_rows;
+
 /* ---- Running ---- */
 typedef enum tt_pass {
     TT_PASS_TRAIN,   /* forward, loss, backward                                     */
@@ -110,11 +146,12 @@ typedef enum tt_pass {
 } tt_pass;
 
 typedef struct tt_yield {
-    enum { TT_PASS_DONE, TT_GRAD_READY, TT_SUM } kind;
+    enum { TT_PASS_DONE, TT_GRAD_READY, TT_SUM, TT_ROWS } kind;
     tt_span grad; /* GRAD_READY: final; may be summed while backward goes on                      */
     double *value; /* SUM: n numbers, to be replaced by their sum over the runs in flight ... */
     int n;
-    bool wide; /* ... of all workers, not of this one alone */
+    bool wide;    /* ... of all workers, not of this one alone */
+    tt_rows rows; /* ROWS: valid until it advances             */
 } tt_yield;
 
 enum { TT_LOSSES = 4 };

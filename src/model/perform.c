@@ -19,7 +19,17 @@ static float *weights_grad(const tt_run *r, const call *c, int i)
     return i < c->param_count ? r->grad + r->m->g.params[c->param[i]].at : NULL;
 }
 
-/* Floats of all samples of a tensor, padded lanes included. */
+static const void *packed_of(const tt_run *r, const call *c)
+{
+    return (const char *)r->m->packed + (size_t)c->packed_at * tt_kernels_element(r->m->k);
+}
+
+static void copy_numbers(const tt_run *r, void *to, const void *from, int64_t n)
+{
+    memcpy(to, from, (size_t)n * tt_kernels_element(r->m->k));
+}
+
+/* Numbers of all samples of a tensor, padded lanes included. */
 static int64_t volume(const tt_run *r, int t)
 {
     const tensor *x = &r->m->tensors[t];
@@ -34,7 +44,7 @@ tt_conv_args conv_of(const tt_run *r, const call *c, bool back)
                       .x = act(r, c->in[0]),
                       .w = weights(r, c, 0),
                       .b = weights(r, c, 1),
-                      .packed = r->m->packed + c->packed_at,
+                      .packed = packed_of(r, c),
                       .y = act(r, c->out),
                       .pick = at_buffer(r, c->saved),
                       .scratch = at_buffer(r, back ? c->scratch_back : c->scratch)};
@@ -48,6 +58,19 @@ tt_conv_args conv_of(const tt_run *r, const call *c, bool back)
         a.dw_add = r->add;
     }
     return a;
+}
+
+/* The numbers of a wide output, as the kernels write them: in the upper half of its memory. From
+ * there they are widened one after the other, and none is met before it is read; gradients come
+ * back the other way. */
+static void *upper_half(const tt_run *r, int t)
+{
+    return (char *)act(r, t) + volume(r, t) * (int64_t)tt_kernels_element(r->m->k);
+}
+
+static bool widens(const tt_run *r, const call *c)
+{
+    return r->m->tensors[c->out].wide && r->m->k->precision == TT_IN_BF16;
 }
 
 /* Tensors as outer x (h, w) x inner. */
@@ -195,24 +218,25 @@ static void positions(const tt_run *r, const call *c)
     int64_t n = r->m->tensors[c->out].count;
 
     for (int i = 0; i < r->in.n; i++)
-        r->m->k->add(n, act(r, c->in[0]) + i * n, weights(r, c, 0), act(r, c->out) + i * n);
+        r->m->k->shift(n, beyond(r, act(r, c->in[0]), i * n), weights(r, c, 0),
+                       beyond(r, act(r, c->out), i * n));
 }
 
 static void positions_back(const tt_run *r, const call *c)
 {
     int64_t n = r->m->tensors[c->out].count, all = volume(r, c->out);
-    float *dw = c->train_params ? weights_grad(r, c, 0) : NULL, *dy = grad(r, c->out);
+    float *dw = c->train_params ? weights_grad(r, c, 0) : NULL;
+    void *dy = grad(r, c->out);
 
-    if (dw && !r->add) { /* positions beyond those of the input have no part in anything */
-        memcpy(dw, dy, (size_t)n * sizeof *dw);
+    for (int i = 0; i < r->in.n && dw; i++)
+        r->m->k->gather(n, beyond(r, dy, i * n), dw, r->add || i);
+    if (dw && !r->add) /* positions beyond those of the input have no part in anything */
         memset(dw + n, 0, (size_t)(r->m->g.params[c->param[0]].n - n) * sizeof *dw);
-    }
-    for (int i = !r->add; i < r->in.n && dw; i++) r->m->k->add(n, dw, dy + i * n, dw);
     if (!c->in_grad[0] || c->in_alias[0]) return;
     if (c->in_add[0])
         r->m->k->add(all, grad(r, c->in[0]), dy, grad(r, c->in[0]));
     else
-        memcpy(grad(r, c->in[0]), dy, (size_t)all * sizeof *dy);
+        copy_numbers(r, grad(r, c->in[0]), dy, all);
 }
 
 static tt_attend_args attend_of(const tt_run *r, const call *c, bool back)
@@ -269,7 +293,7 @@ static tt_recur_args recur_of(const tt_run *r, const call *c, bool back)
     a.x = act(r, c->in[0]);
     a.w_ih = weights(r, c, 0), a.w_hh = weights(r, c, 1);
     a.b_ih = weights(r, c, 2), a.b_hh = weights(r, c, 3);
-    a.packed = r->m->packed + c->packed_at;
+    a.packed = packed_of(r, c);
     a.y = act(r, c->out);
     a.saved = at_buffer(r, c->saved);
     a.scratch = at_buffer(r, back ? c->scratch_back : c->scratch);
@@ -359,12 +383,12 @@ static bool norm_backward(const tt_run *r, const call *c, int phase)
     }
     if (a.dx) r->m->k->norm_backward(&a);
     if (c->add >= 0 && c->in_grad[1] && !c->in_alias[1]) {
-        float *d = grad(r, c->in[1]);
+        void *d = grad(r, c->in[1]);
         int64_t n = volume(r, c->out);
         if (c->in_add[1])
             r->m->k->add(n, d, a.dy, d);
         else
-            memcpy(d, a.dy, (size_t)n * sizeof *d);
+            copy_numbers(r, d, a.dy, n);
     }
     return false;
 }
@@ -399,7 +423,8 @@ static void judge(tt_run *r, const call *c)
         r->m->k->loss(&a);
         if (back && scale != 1) r->m->k->scale((int64_t)n * c->d, (float)scale, dx);
         if (back && c->in_add[0])
-            r->m->k->add((int64_t)n * c->d, grad(r, c->in[0]), dx, grad(r, c->in[0]));
+            tt_kernels_float32(r->m->k)->add((int64_t)n * c->d, grad(r, c->in[0]), dx,
+                                             grad(r, c->in[0]));
     }
     out->part[c->loss] = a.loss;
     out->part_weight[c->loss] = a.weight;
@@ -417,6 +442,22 @@ static void judge(tt_run *r, const call *c)
 
 /* ---- The calls ---- */
 
+/* From float32 to what the kernels store, or the other way; gradients back. */
+static void convert(const tt_run *r, const call *c, bool back)
+{
+    const tt_kernels *k = r->m->k;
+    int64_t n = volume(r, c->out);
+    bool narrows = r->m->tensors[c->in[0]].wide;
+
+    if (!back)
+        narrows ? k->narrow(n, act(r, c->in[0]), act(r, c->out), false)
+                : k->widen(n, act(r, c->in[0]), act(r, c->out));
+    else if (narrows) /* of a custom layer's output alone */
+        k->widen(n, grad(r, c->out), grad(r, c->in[0]));
+    else
+        k->narrow(n, grad(r, c->out), grad(r, c->in[0]), c->in_add[0]);
+}
+
 /* Concat's inputs, side by side in blocks of `outer` rows. */
 static void concat(const tt_run *r, const call *c, bool back)
 {
@@ -427,15 +468,15 @@ static void concat(const tt_run *r, const call *c, bool back)
     for (int k = 0; k < c->in_count; k++) {
         int64_t n = c->in_c[k] * unit, all = c->c * unit;
         for (int64_t i = 0; i < outer && !back; i++)
-            memcpy(act(r, c->out) + i * all + done, act(r, c->in[k]) + i * n,
-                   (size_t)n * sizeof(float));
+            copy_numbers(r, beyond(r, act(r, c->out), i * all + done),
+                         beyond(r, act(r, c->in[k]), i * n), n);
         for (int64_t i = 0; i < outer && back && c->in_grad[k]; i++) {
-            float *to = grad(r, c->in[k]) + i * n;
-            const float *from = grad(r, c->out) + i * all + done;
+            void *to = beyond(r, grad(r, c->in[k]), i * n);
+            const void *from = beyond(r, grad(r, c->out), i * all + done);
             if (c->in_add[k])
                 r->m->k->add(n, to, from, to);
             else
-                memcpy(to, from, (size_t)n * sizeof *to);
+                copy_numbers(r, to, from, n);
         }
         done += n;
     }
@@ -474,7 +515,9 @@ bool perform_forward(tt_run *r, const call *c, int phase)
     case CALL_CONV: {
         if (in_blocks(r, c)) break;
         tt_conv_args a = conv_of(r, c, false);
+        if (widens(r, c)) a.y = upper_half(r, c->out);
         k->conv_forward(&c->conv, &a);
+        if (widens(r, c)) k->widen(n, upper_half(r, c->out), act(r, c->out));
         break;
     }
     case CALL_MAXPOOL:
@@ -518,19 +561,25 @@ bool perform_forward(tt_run *r, const call *c, int phase)
             tt_drop_args a = drop_of(r, c, false);
             k->dropout(&a);
         } else {
-            memcpy(act(r, c->out), act(r, c->in[0]), (size_t)n * sizeof(float));
+            copy_numbers(r, act(r, c->out), act(r, c->in[0]), n);
         }
         break;
     case CALL_REORDER:
         k->reorder(r->in.n, c->c, c->hw, c->from, act(r, c->in[0]), c->layout, act(r, c->out),
                    false);
         break;
+    case CALL_CONVERT:
+        convert(r, c, false);
+        break;
     case CALL_CUSTOM:
         custom(r, c, false);
         break;
     case CALL_EMBED: {
         tt_embed_args a = embed_of(r, c, false);
-        (c->bag ? k->bag_forward : k->embed_forward)(&a);
+        if (c->table >= 0)
+            look_up(r->m, c->table, &a, c->bag);
+        else
+            (c->bag ? k->bag_forward : k->embed_forward)(&a);
         break;
     }
     case CALL_POSITIONS:
@@ -573,6 +622,7 @@ bool perform_backward(tt_run *r, const call *c, int phase)
     case CALL_CONV: {
         if (in_blocks(r, c)) break;
         tt_conv_args a = conv_of(r, c, true);
+        if (widens(r, c)) k->narrow(n, grad(r, c->out), grad(r, c->out), false);
         k->conv_backward(&c->conv, &a);
         break;
     }
@@ -605,11 +655,11 @@ bool perform_backward(tt_run *r, const call *c, int phase)
     case CALL_ADD:
         for (int i = 0; i < c->in_count; i++) {
             if (!c->in_grad[i] || c->in_alias[i]) continue;
-            float *to = grad(r, c->in[i]);
+            void *to = grad(r, c->in[i]);
             if (c->in_add[i])
                 k->add(n, to, grad(r, c->out), to);
             else
-                memcpy(to, grad(r, c->out), (size_t)n * sizeof *to);
+                copy_numbers(r, to, grad(r, c->out), n);
         }
         break;
     case CALL_MUL:
@@ -629,11 +679,14 @@ bool perform_backward(tt_run *r, const call *c, int phase)
         k->reorder(r->in.n, c->c, c->hw, c->layout, grad(r, c->out), c->from, grad(r, c->in[0]),
                    c->in_add[0]);
         break;
+    case CALL_CONVERT:
+        convert(r, c, true);
+        break;
     case CALL_CUSTOM:
         custom(r, c, true);
         break;
     case CALL_EMBED:
-        embed_back(r, c);
+        if (c->table < 0) embed_back(r, c); /* else it is the driver's */
         break;
     case CALL_POSITIONS:
         positions_back(r, c);

@@ -63,23 +63,28 @@ static bool answer(const tt_run *r, const call *c, int phase)
 
 /* ---- Numbers that are none ---- */
 
-static bool sample_is_finite(const tt_run *r, const tensor *t, const float *x, int i)
+static bool sample_is_finite(const tt_run *r, int at, const void *x, int i)
 {
+    const tensor *t = &r->m->tensors[at];
     int64_t lanes = t->layout == TT_LANES ? r->m->k->lanes : 1;
+    int64_t first = i / lanes * lanes * t->count + i % lanes;
+    bool half = number_size(r->m, at) == sizeof(tt_bf16);
 
-    x += i / lanes * lanes * t->count + i % lanes;
-    for (int64_t k = 0; k < t->count; k++)
-        if (!isfinite(x[k * lanes])) return false;
+    for (int64_t k = 0; k < t->count; k++) {
+        int64_t e = first + k * lanes;
+        float v = half ? tt_bf16_get(((const tt_bf16 *)x)[e]) : ((const float *)x)[e];
+        if (!isfinite(v)) return false;
+    }
     return true;
 }
 
 /* The samples of a tensor that are not finite; false: there are none. */
-static bool note_samples(tt_run *r, int at, const float *x)
+static bool note_samples(tt_run *r, int at, const void *x)
 {
     tt_fault *f = r->fault;
 
     for (int i = 0; i < r->in.n && x; i++) {
-        if (sample_is_finite(r, &r->m->tensors[at], x, i)) continue;
+        if (sample_is_finite(r, at, x, i)) continue;
         if (f->samples < TT_FAULT_SAMPLES) f->sample[f->samples] = i;
         f->samples++;
     }
@@ -152,6 +157,10 @@ void tt_run_advance(tt_run *r, tt_yield *out)
         r->phase = 0;
         r->time++;
         if (r->fault) look_at_call(r, c, back);
+        if (back && c->table >= 0) {
+            *out = (tt_yield){.kind = TT_ROWS, .rows = rows_of_table(r, c)};
+            return;
+        }
         if (back && yields(c)) {
             *out = (tt_yield){.kind = TT_GRAD_READY, .grad = span_of(m, c)};
             return;
@@ -213,7 +222,7 @@ static int64_t lay_out(placed *p, int count, placed **busy)
 
 static int64_t size_of(const tt_model *m, const buffer *b, int n)
 {
-    int64_t bytes = b->per_sample * rounded(m, n) + b->fixed;
+    int64_t bytes = b->per_sample * (b->lanes ? rounded(m, n) : n) + b->fixed;
     if (b->scratch_of) {
         const call *c = &m->calls[b->scratch_of - 1];
         tt_recur_args recur = c->recur;
@@ -289,11 +298,23 @@ tt_err tt_run_output(tt_run *r, const char *name, float *out, int64_t *features)
     tt_shape s = m->g.layers[at].out;
     *features = t->count;
     if (!out) return TT_OK;
-    if (t->layout == TT_PLAIN)
+    if (t->wide && t->layout == TT_PLAIN) {
         memcpy(out, act(r, m->layer_tensor[at]), (size_t)(r->in.n * t->count) * sizeof *out);
-    else
+    } else if (t->layout == TT_PLAIN) {
+        m->k->widen(r->in.n * t->count, act(r, m->layer_tensor[at]), out);
+    } else if (t->wide || m->k->precision == TT_IN_FLOAT32) {
+        tt_kernels_float32(m->k)->reorder(r->in.n, shape_c(s), shape_hw(s), t->layout,
+                                          act(r, m->layer_tensor[at]), TT_PLAIN, out, false);
+    } else { /* into the upper half of `out`, and from there one by one: none is met too early */
+        tt_bf16 *half = (tt_bf16 *)out + r->in.n * t->count;
         m->k->reorder(r->in.n, shape_c(s), shape_hw(s), t->layout, act(r, m->layer_tensor[at]),
-                      TT_PLAIN, out, false);
+                      TT_PLAIN, (void *)half, false);
+        for (int64_t i = 0; i < r->in.n * t->count; i++) {
+            tt_bf16 x;
+            memcpy(&x, half + i, sizeof x);
+            out[i] = tt_bf16_get(x);
+        }
+    }
     return TT_OK;
 }
 

@@ -38,20 +38,31 @@ static inline bool in_blocks(const tt_run *r, const call *c)
     return c->judged && r->train;
 }
 
+/* tables.c: rows by ids, as embed_forward and bag_forward of the kernels. */
+void look_up(const tt_model *m, int table, const tt_embed_args *a, bool bag);
+tt_rows rows_of_table(const tt_run *r, const call *c); /* that it yields */
+
 static inline void *at_buffer(const tt_run *r, int buf)
 {
     return buf < 0 || r->offset[buf] < 0 ? NULL : r->memory + r->offset[buf];
 }
 
-/* Tensor 0 is the batch itself; nothing writes to it. */
-static inline float *act(const tt_run *r, int t)
+/* Numbers are as the kernels store them, or float32: number_size. Tensor 0 is the batch itself;
+ * nothing writes to it. */
+static inline void *act(const tt_run *r, int t)
 {
-    return t ? at_buffer(r, r->m->tensors[t].act) : (float *)(uintptr_t)r->in.x;
+    return t ? at_buffer(r, r->m->tensors[t].act) : (void *)(uintptr_t)r->in.x;
 }
 
-static inline float *grad(const tt_run *r, int t)
+static inline void *grad(const tt_run *r, int t)
 {
     return at_buffer(r, r->m->tensors[t].grad);
+}
+
+/* Number `at` of an array of activations or their gradients, as the kernels store them. */
+static inline void *beyond(const tt_run *r, const void *x, int64_t at)
+{
+    return (char *)(uintptr_t)x + at * (int64_t)tt_kernels_element(r->m->k);
 }
 
 /* Samples that a buffer has room for: whole slices of lanes. */

@@ -18,6 +18,20 @@
 #include "rules.h"
 #include "schedule.h"
 
+/* The rule for rows of tables. */
+typedef struct row_rule {
+    tt_settings set;
+    bool own;       /* not the optimiser's */
+    tt_rule update; /* NULL: row-wise      */
+    int slot_count;
+    const char *slot_name[TT_OPTIM_SLOTS];
+    int first, count; /* plans of tables */
+    int *dims;
+    tt_piece_result (*results)[TT_ROW_SHARES];
+    double lr, unbias; /* of the current step */
+    tt_factors factors;
+} row_rule;
+
 enum { CHUNK = 1024 }; /* 4 kB each of up to eight vectors; a multiple of TT_SUM_LANES */
 _Static_assert(CHUNK % TT_SUM_LANES == 0 && TT_PIECE % CHUNK == 0, "lanes must not shift");
 
@@ -26,6 +40,7 @@ struct tt_optim {
     tt_settings set;
     tt_schedule schedule;
     double clip_norm, clip_value; /* 0: none */
+    bool look_first;
     const tt_rules *rules;
     tt_rule update;
     int slot_count;
@@ -36,6 +51,8 @@ struct tt_optim {
     tt_piece *pieces;
     tt_piece_result *results;
     int piece_count;
+
+    row_rule rows; /* of tables, if there are any */
 
     /* of the current step */
     double lr;
@@ -48,43 +65,33 @@ struct tt_optim {
 
 /* ---- opening ---- */
 
-static void choose_rule(tt_optim *o)
+/* Returns how many slots it has, and their names. */
+static int choose_rule(const tt_rules *r, const tt_settings *s, tt_rule *update,
+                       const char *names[TT_OPTIM_SLOTS])
 {
-    const tt_rules *sets[3], *r;
-    const tt_settings *s = &o->set;
-    const char **names = o->slot_name;
-
-    tt_rules_list(sets);
-    r = o->rules = sets[0];
     switch (s->family) {
     case TT_SGD:
-        if (s->momentum == 0) {
-            o->update = r->sgd;
-            break;
-        }
-        o->update = s->nesterov ? r->nesterov : r->momentum;
-        o->slot_count = 1;
         names[0] = "momentum";
-        break;
+        *update = s->momentum == 0 ? r->sgd : s->nesterov ? r->nesterov : r->momentum;
+        return s->momentum != 0;
     case TT_ADAGRAD:
-        o->update = r->adagrad;
-        o->slot_count = 1;
+    case TT_ROWWISE:
         names[0] = "sum";
-        break;
+        *update = s->family == TT_ADAGRAD ? r->adagrad : NULL;
+        return 1;
     case TT_RMSPROP:
-        o->update = s->momentum == 0 ? r->rmsprop : r->rmsprop_momentum;
-        o->slot_count = s->momentum == 0 ? 1 : 2;
         names[0] = "square_avg";
         names[1] = "momentum";
-        break;
+        *update = s->momentum == 0 ? r->rmsprop : r->rmsprop_momentum;
+        return s->momentum == 0 ? 1 : 2;
     case TT_ADAM:
     case TT_LAMB:
-        o->update = s->family == TT_ADAM ? r->adam : r->lamb;
-        o->slot_count = 2;
         names[0] = "exp_avg";
         names[1] = "exp_avg_sq";
-        break;
+        *update = s->family == TT_ADAM ? r->adam : r->lamb;
+        return 2;
     }
+    return 0;
 }
 
 static tt_err cut_pieces(tt_optim *o, const tt_param *params, int count)
@@ -128,13 +135,16 @@ tt_err tt_optim_open(tt_node *optimizer, tt_node *schedule, tt_node *clip, tt_no
     o->plan_count = param_count;
     o->plans = tt_arena_take(arena, tt_mul_size(count, sizeof *o->plans), _Alignof(tt_plan));
     o->ratios = tt_arena_take(arena, tt_mul_size(count, sizeof *o->ratios), _Alignof(double));
-    if ((err = tt_settings_read(optimizer, &o->set))) goto out;
+    if ((err = tt_settings_read(optimizer, false, &o->set))) goto out;
     if ((err = tt_schedule_read(schedule, total_steps, steps_per_epoch, arena, &o->schedule)))
         goto out;
     if ((err = tt_clip_read(clip, &o->clip_norm, &o->clip_value))) goto out;
     if ((err = tt_plans_read(groups, &o->set, params, param_count, o->plans))) goto out;
     if ((err = cut_pieces(o, params, param_count))) goto out;
-    choose_rule(o);
+    const tt_rules *sets[3];
+    tt_rules_list(sets);
+    o->rules = sets[0];
+    o->slot_count = choose_rule(o->rules, &o->set, &o->update, o->slot_name);
     *out = o;
     o = NULL;
 out:
@@ -163,10 +173,20 @@ const char *tt_optim_slot_name(const tt_optim *o, int slot)
     return o->slot_name[slot];
 }
 
+static double lr_of(const tt_optim *o, const tt_settings *s, int64_t step)
+{
+    double lr = s->lr * tt_schedule_factor(&o->schedule, step);
+    return lr / (1 + (double)step * s->lr_decay);
+}
+
 double tt_optim_lr(const tt_optim *o, int64_t step)
 {
-    double lr = o->set.lr * tt_schedule_factor(&o->schedule, step);
-    return lr / (1 + (double)step * o->set.lr_decay);
+    return lr_of(o, &o->set, step);
+}
+
+double tt_optim_initial(const tt_optim *o)
+{
+    return o->set.initial;
 }
 
 int tt_optim_piece_count(const tt_optim *o)
@@ -185,7 +205,12 @@ tt_piece tt_optim_piece(const tt_optim *o, int i)
 /* The pass in which weights and state are written, all but LAMB's weights. */
 static int update_pass(const tt_optim *o)
 {
-    return o->clip_norm > 0;
+    return o->clip_norm > 0 || o->look_first;
+}
+
+void tt_optim_look_first(tt_optim *o)
+{
+    o->look_first = true;
 }
 
 int tt_optim_passes(const tt_optim *o)
@@ -193,11 +218,24 @@ int tt_optim_passes(const tt_optim *o)
     return update_pass(o) + 1 + (o->set.family == TT_LAMB);
 }
 
-void tt_optim_begin(tt_optim *o, int64_t step, double weight, double samples)
+static tt_factors factors_at(const tt_settings *s, int64_t step, double unbias)
 {
-    const tt_settings *s = &o->set;
     double beta2 = s->family == TT_RMSPROP ? s->alpha : s->beta[1];
 
+    return (tt_factors){
+        .scale = 1,
+        .momentum = (float)s->momentum,
+        .fresh = step ? (float)(1 - s->dampening) : 1,
+        .initial = step ? 0 : (float)s->initial,
+        .beta = {(float)s->beta[0], (float)beta2},
+        .rest = {(float)(1 - s->beta[0]), (float)(1 - beta2)},
+        .unbias = {(float)unbias, (float)(1 / sqrt(1 - tt_power(s->beta[1], step + 1)))},
+        .eps = (float)s->eps,
+    };
+}
+
+void tt_optim_begin(tt_optim *o, int64_t step, double weight, double samples)
+{
     TT_ASSERT(step >= 0);
     o->lr = tt_optim_lr(o, step);
     /* Weight 0: every label of the batch was ignored. The sums are 0 then, and shall stay so. */
@@ -205,17 +243,15 @@ void tt_optim_begin(tt_optim *o, int64_t step, double weight, double samples)
     o->samples = (float)samples;
     o->grad_norm = 0;
     o->finite = true;
-    o->unbias = 1 / (1 - tt_power(s->beta[0], step + 1));
-    o->factors = (tt_factors){
-        .scale = 1,
-        .momentum = (float)s->momentum,
-        .fresh = step ? (float)(1 - s->dampening) : 1,
-        .initial = step ? 0 : (float)s->initial,
-        .beta = {(float)s->beta[0], (float)beta2},
-        .rest = {(float)(1 - s->beta[0]), (float)(1 - beta2)},
-        .unbias = {(float)o->unbias, (float)(1 / sqrt(1 - tt_power(s->beta[1], step + 1)))},
-        .eps = (float)s->eps,
-    };
+    o->unbias = 1 / (1 - tt_power(o->set.beta[0], step + 1));
+    o->factors = factors_at(&o->set, step, o->unbias);
+    row_rule *r = &o->rows;
+    if (!r->count) return;
+    r->lr = lr_of(o, &r->set, step);
+    r->unbias = 1 / (1 - tt_power(r->set.beta[0], step + 1));
+    r->factors = factors_at(&r->set, step, r->unbias);
+    r->factors.initial = 0; /* a record has it from its beginning */
+    r->factors.fresh = (float)(1 - r->set.dampening);
 }
 
 /* The factors of one tensor, where it is updated. */
@@ -356,6 +392,12 @@ static void join_norm(tt_optim *o)
         clipped += o->results[i].clipped;
         o->finite &= o->results[i].finite != 0;
     }
+    for (int i = 0; i < o->rows.count * TT_ROW_SHARES; i++) {
+        const tt_piece_result *r = &o->rows.results[i / TT_ROW_SHARES][i % TT_ROW_SHARES];
+        grad += r->grad;
+        clipped += r->clipped;
+        o->finite &= r->finite != 0;
+    }
     o->grad_norm = sqrt(grad);
     if (!(o->clip_norm > 0)) return;
     scale = o->clip_norm / (sqrt(clipped) + 1e-6); /* as PyTorch has it */
@@ -399,4 +441,131 @@ tt_piece_result tt_optim_told(const tt_optim *o, int piece)
 void tt_optim_tell(tt_optim *o, int piece, const tt_piece_result *r)
 {
     o->results[piece] = *r;
+}
+
+/* ---- rows of tables ---- */
+
+tt_err tt_optim_has_rows(tt_node *optimizer, tt_node *tables, bool *out)
+{
+    tt_settings s;
+    tt_err err = tt_settings_read(tables ? tables : optimizer, tables != NULL, &s);
+
+    *out = !err && tt_settings_have_rows(&s);
+    return err;
+}
+
+tt_err tt_optim_set_tables(tt_optim *o, tt_node *tables, int count)
+{
+    row_rule *r = &o->rows;
+    size_t n = (size_t)count;
+    tt_err err;
+
+    TT_ASSERT(count <= o->plan_count && !r->count);
+    r->set = o->set;
+    r->own = tables != NULL;
+    if (tables && (err = tt_settings_read(tables, true, &r->set))) return err;
+    r->slot_count = choose_rule(o->rules, &r->set, &r->update, r->slot_name);
+    r->first = o->plan_count - count;
+    r->count = count;
+    r->dims = tt_arena_take(o->arena, n * sizeof *r->dims + 1, _Alignof(int));
+    r->results = tt_arena_take(o->arena, n * sizeof *r->results + 1, _Alignof(double));
+    for (int i = 0; i < count; i++) r->dims[i] = o->plans[r->first + i].dim;
+    return TT_OK;
+}
+
+const char *tt_optim_rows_name(const tt_optim *o)
+{
+    return o->rows.set.name;
+}
+
+bool tt_optim_rows_decay(const tt_optim *o)
+{
+    const tt_settings *s = &o->rows.set;
+
+    for (int i = 0; i < o->rows.count && !o->rows.own; i++) {
+        const tt_plan *p = &o->plans[o->rows.first + i];
+        if (!p->frozen && (p->l2 != 0 || p->l1 != 0 || p->weight_decay != 0)) return true;
+    }
+    return o->rows.own && (s->l2 != 0 || s->l1 != 0 || s->weight_decay != 0);
+}
+
+bool tt_optim_rows_frozen(const tt_optim *o, int table)
+{
+    return o->plans[o->rows.first + table].frozen;
+}
+
+int tt_optim_rows_slots(const tt_optim *o)
+{
+    return o->rows.slot_count;
+}
+
+int tt_optim_rows_slot(const tt_optim *o, int table, int slot, const char **name)
+{
+    TT_ASSERT(slot >= 0 && slot < o->rows.slot_count);
+    *name = o->rows.slot_name[slot];
+    return o->rows.set.family == TT_ROWWISE ? 1 : o->rows.dims[table];
+}
+
+int tt_optim_rows_record(const tt_optim *o, int table)
+{
+    const char *name;
+    int n = o->rows.dims[table];
+
+    for (int k = 0; k < o->rows.slot_count; k++) n += tt_optim_rows_slot(o, table, k, &name);
+    return n;
+}
+
+void tt_optim_rows_prepare(tt_optim *o, int table, int share, float *g, int64_t n)
+{
+    tt_piece_result *r = &o->rows.results[table][share];
+    tt_sum grad = {{0}}, clipped = {{0}};
+    bool clips = o->clip_value > 0;
+
+    for (int64_t done = 0; done < n; done += CHUNK) {
+        int some = n - done < CHUNK ? (int)(n - done) : CHUNK;
+        o->rules->prepare(g + done, g + done, g + done, some, o->share, 0, 0, &grad);
+        if (clips) o->rules->clip(g + done, some, (float)o->clip_value, &clipped);
+    }
+    r->grad = tt_sum_fold(&grad);
+    r->clipped = clips ? tt_sum_fold(&clipped) : r->grad;
+    r->finite = isfinite(r->grad) && (o->clip_norm > 0 || r->clipped <= FLT_MAX);
+}
+
+void tt_optim_rows_fresh(const tt_optim *o, int table, float *record)
+{
+    const row_rule *r = &o->rows;
+    bool sums = r->set.family == TT_ADAGRAD || r->set.family == TT_ROWWISE;
+    int dim = r->dims[table], n = tt_optim_rows_record(o, table);
+
+    for (int i = dim; i < n; i++) record[i] = sums ? (float)r->set.initial : 0;
+}
+
+/* One sum for the row: of the mean of its squares. */
+static void update_rowwise(const tt_optim *o, const tt_chunk *c, tt_factors *f, float *state)
+{
+    tt_sum squares = {{0}};
+
+    o->rules->measure(c->g, c->n, &squares);
+    *state += (float)(tt_sum_fold(&squares) * f->scale * f->scale / c->n);
+    f->lr /= sqrtf(*state) + f->eps;
+    o->rules->sgd(c, f);
+}
+
+void tt_optim_rows_update(const tt_optim *o, int table, float *g, float *record, bool fresh)
+{
+    const row_rule *r = &o->rows;
+    int dim = r->dims[table];
+    double lr = r->lr * o->plans[r->first + table].lr;
+    tt_chunk c = {.n = dim, .g = g, .w_old = record, .w_new = record};
+    tt_factors f = r->factors;
+
+    f.scale = o->factors.scale;
+    f.lr = (float)(r->set.family == TT_ADAM ? lr * r->unbias : lr);
+    if (fresh) f.fresh = 1;
+    if (r->set.family == TT_ROWWISE) {
+        update_rowwise(o, &c, &f, record + dim);
+        return;
+    }
+    for (int k = 0; k < r->slot_count; k++) c.s_old[k] = c.s_new[k] = record + dim * (k + 1);
+    r->update(&c, &f);
 }

@@ -44,6 +44,7 @@ int tt_optim_slots(const tt_optim *o);        /* state vectors of the parameters
 const char *tt_optim_slot_name(const tt_optim *o,
                                int slot);            /* "momentum", "exp_avg", for checkpoints */
 double tt_optim_lr(const tt_optim *o, int64_t step); /* of step 0, 1, 2, ...: pure */
+double tt_optim_initial(const tt_optim *o); /* what its state begins with; of most it is 0 */
 
 int tt_optim_piece_count(const tt_optim *o);
 tt_piece tt_optim_piece(const tt_optim *o, int i);
@@ -56,9 +57,10 @@ tt_piece tt_optim_piece(const tt_optim *o, int i);
  *       tt_optim_join(o, pass);                              // one thread, after all
  *   }
  *
- * Without clipping by norm and without LAMB there is exactly one pass, which leaves the gradient as
- * it is; with more of them, it is theirs to change. Weight 0 (no label in the batch) leaves the sums
- * as they are, samples 0 the statistics. Step 0 is the first: state starts as zeros. */
+ * Without clipping by norm, LAMB and tt_optim_look_first there is exactly one pass, which leaves
+ * the gradient as it is; with more of them, it is theirs to change. Weight 0 (no label in the
+ * batch) leaves the sums as they are, samples 0 the statistics. Step 0 is the first: state starts
+ * as zeros. */
 typedef struct tt_optim_view {
     float *grad; /* flat, whole array: sums                    */
     const float *w_old;
@@ -66,6 +68,11 @@ typedef struct tt_optim_view {
     const float *slot_old[TT_OPTIM_SLOTS];
     float *slot_new[TT_OPTIM_SLOTS];
 } tt_optim_view;
+
+/* From the next step on nothing is written before it is known whether the gradient is finite; if it
+ * is not, nothing is. That takes a pass more, unless clipping by norm has it anyway, and changes no
+ * bit of the results. For who has no old vectors to go back to. */
+void tt_optim_look_first(tt_optim *o);
 
 void tt_optim_begin(tt_optim *o, int64_t step, double weight, double samples);
 int tt_optim_passes(const tt_optim *o);
@@ -84,10 +91,42 @@ void tt_optim_tell(tt_optim *o, int piece, const tt_piece_result *r);
 
 /* After the step: norm of the normalised, regularised gradient before clipping (always computed,
  * per piece and in piece order), and whether it is finite: no NaN, no infinity, and, once
- * clipped, not so large that its square is no float. If it is not, the step was not applied when clipping by norm was on; else
- * the caller decides (it still has the old vectors, or stops). */
+ * clipped, not so large that its square is no float. If it is not, the step was not applied when
+ * clipping by norm was on, or look_first; else the caller decides (it still has the old vectors, or
+ * stops). */
 double tt_optim_grad_norm(const tt_optim *o);
 bool tt_optim_finite(const tt_optim *o);
+
+/* ---- Rows of tables ----
+ *
+ * A table's rows are changed where they lie, and only those that a step has touched. A row's
+ * *record* is its weights and behind them its state. Schedule, clipping and groups (lr, freeze)
+ * apply; decay, l1 and l2 do not: they would touch every row. Moments of rows that are not touched
+ * stay as they are; Adam's bias correction is by the step, as for all others.
+ *
+ *   between tt_optim_begin and the first join:  tt_optim_rows_prepare of all shares of all tables
+ *   after the last join, if it is finite:       tt_optim_rows_update of each row */
+
+/* Is there a rule for rows: by train.tables or, if that is NULL, the optimiser's? */
+tt_err tt_optim_has_rows(tt_node *optimizer, tt_node *tables, bool *out);
+/* Once, after open: the last `count` of the parameters it was opened with are tables. They have no
+ * numbers of the flat array (n is 0), and the shape (rows, dim). */
+tt_err tt_optim_set_tables(tt_optim *o, tt_node *tables, int count);
+const char *tt_optim_rows_name(const tt_optim *o); /* of the rule: "rowwise_adagrad" */
+bool tt_optim_rows_decay(const tt_optim *o); /* the job has decay, l1 or l2 for them, in vain */
+bool tt_optim_rows_frozen(const tt_optim *o, int table);
+int tt_optim_rows_slots(const tt_optim *o);
+/* Of a slot: its name, for checkpoints, and how many numbers of each row, in the order in which
+ * they stand behind the weights. */
+int tt_optim_rows_slot(const tt_optim *o, int table, int slot, const char **name);
+int tt_optim_rows_record(const tt_optim *o, int table); /* numbers of a record */
+
+enum { TT_ROW_SHARES = 16 }; /* in which the rows of a table are prepared: any thread, any order */
+/* g: the sums of the share's rows, n numbers; becomes what update takes. */
+void tt_optim_rows_prepare(tt_optim *o, int table, int share, float *g, int64_t n);
+void tt_optim_rows_fresh(const tt_optim *o, int table, float *record); /* the state of a new one */
+/* fresh: it is changed for the first time. */
+void tt_optim_rows_update(const tt_optim *o, int table, float *g, float *record, bool fresh);
 
 void tt_optim_close(tt_optim *o); /* accepts NULL */
 

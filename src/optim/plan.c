@@ -61,6 +61,12 @@ static const tt_key adagrad_keys[] = {
     NUMBER("lr_decay", lr_decay, "0", NO_MOST, "lr is divided by 1 + step * lr_decay"),
     DECAY("0"),
 };
+static const tt_key rowwise_keys[] = {
+    LR("0.01"),
+    EPS("1e-10"),
+    NUMBER("initial", initial, "0", NO_MOST, "where the sum of squares of a row begins"),
+    NUMBER("lr_decay", lr_decay, "0", NO_MOST, "lr is divided by 1 + step * lr_decay"),
+};
 static const tt_key rmsprop_keys[] = {
     LR("0.01"),  NUMBER("alpha", alpha, "0.99", 1, "decay of the mean of the gradient's square"),
     EPS("1e-8"), MOMENTUM("0"),
@@ -85,6 +91,7 @@ static const struct {
     {"adam", TT_ADAM, false, adam_keys, TT_COUNT(adam_keys)},
     {"adamw", TT_ADAM, false, adamw_keys, TT_COUNT(adamw_keys)},
     {"lamb", TT_LAMB, false, lamb_keys, TT_COUNT(lamb_keys)},
+    {"rowwise_adagrad", TT_ROWWISE, false, rowwise_keys, TT_COUNT(rowwise_keys)},
 };
 
 /* What a table cannot say. */
@@ -105,25 +112,37 @@ static tt_err check_settings(tt_node *args, draft *d)
     return TT_OK;
 }
 
-tt_err tt_settings_read(tt_node *optimizer, tt_settings *out)
+bool tt_settings_have_rows(const tt_settings *s)
 {
-    const char *name;
+    return s->family != TT_LAMB && s->family != TT_RMSPROP;
+}
+
+tt_err tt_settings_read(tt_node *optimizer, bool rows, tt_settings *out)
+{
+    const char *name, *key = rows ? "tables" : "optimizer";
     tt_node *at, *args;
     draft d = {0};
     tt_err err;
-    int kind = 0;
+    int kind = 0, count = TT_COUNT(kinds) - !rows; /* the last is of rows alone */
 
     if (!optimizer)
         return tt_fail(TT_EINVAL,
                        "train has no optimizer: write, say, optimizer: {adam: {lr: 1e-3}}");
-    if ((err = tt_node_kind_of(optimizer, "optimizer", &name, &at, &args))) return err;
-    if ((err = tt_node_pick(at, "optimizer", name, kinds, sizeof *kinds, TT_COUNT(kinds), &kind)))
-        return err;
+    if ((err = tt_node_kind_of(optimizer, key, &name, &at, &args))) return err;
+    if (!rows && !strcmp(name, kinds[count].name))
+        return tt_node_fail(at, "%s is for the rows of tables: say train.tables: {%s: {lr: 0.01}}",
+                            name, name);
+    if ((err = tt_node_pick(at, key, name, kinds, sizeof *kinds, count, &kind))) return err;
     if ((err = tt_node_read(args, name, kinds[kind].keys, kinds[kind].key_count, &d))) return err;
     d.s.name = kinds[kind].name;
     d.s.family = kinds[kind].family;
     d.s.nesterov |= kinds[kind].nesterov;
     if ((err = check_settings(args, &d))) return err;
+    if (rows && !tt_settings_have_rows(&d.s))
+        return tt_node_fail(at,
+                            "%s has no rule for the rows of tables: say sgd, momentum, nesterov, "
+                            "adagrad, rowwise_adagrad, adam or adamw",
+                            name);
     *out = d.s;
     return TT_OK;
 }
@@ -248,6 +267,7 @@ tt_err tt_plans_read(tt_node *groups, const tt_settings *s, const tt_param *para
                            .l2 = decayed ? s->l2 : 0,
                            .l1 = decayed ? s->l1 : 0,
                            .weight_decay = decayed ? s->weight_decay : 0,
+                           .dim = params[i].rank == 2 ? (int)params[i].shape[1] : 0,
                            .stat_momentum = params[i].momentum};
     }
     if (!groups || (groups->kind == TT_SCALAR && !*groups->text)) return TT_OK;

@@ -4,7 +4,14 @@
 
 #include "optim.h"
 
-typedef enum tt_family { TT_SGD, TT_ADAGRAD, TT_RMSPROP, TT_ADAM, TT_LAMB } tt_family;
+typedef enum tt_family {
+    TT_SGD,
+    TT_ADAGRAD,
+    TT_RMSPROP,
+    TT_ADAM,
+    TT_LAMB,
+    TT_ROWWISE /* Adagrad with one sum for a row: of tables alone */
+} tt_family;
 
 /* The arguments of an optimiser; each kind has some of them. */
 typedef struct tt_settings {
@@ -25,11 +32,13 @@ typedef struct tt_plan {
     double lr;                   /* multiplies the learning rate                  */
     double l2, l1, weight_decay; /* 0 where the tensor's role exempts it          */
     float stat_momentum;
+    int dim;                /* of a row, if it has two dimensions            */
     int piece, piece_count; /* its pieces, one after the other               */
 } tt_plan;
 
-/* Each reads its part of the job; nodes may be NULL. */
-tt_err tt_settings_read(tt_node *optimizer, tt_settings *out);
+/* Each reads its part of the job; nodes may be NULL. `rows`: it is for tables. */
+tt_err tt_settings_read(tt_node *optimizer, bool rows, tt_settings *out);
+bool tt_settings_have_rows(const tt_settings *s);                /* there is a rule for rows */
 tt_err tt_clip_read(tt_node *clip, double *norm, double *value); /* 0: no such clipping */
 tt_err tt_plans_read(tt_node *groups, const tt_settings *s, const tt_param *params, int count,
                      tt_plan *out);

@@ -40,6 +40,10 @@ struct tt_saver {
     int part_count;
     char *stage;
     size_t stage_bytes;
+    const tt_entry *entries; /* the caller's, as it gave them */
+    void (*fill)(void *who, int i, void *to);
+    void *who;
+    size_t *room;      /* of copies that grow: how large each is */
     int helpers, part; /* see tt_saver_opts */
     uint64_t token;
     double wait_s;
@@ -394,6 +398,7 @@ static tt_err lay_out(tt_saver *s, const tt_saver_opts *o)
     s->arena = tt_arena_open(0);
     s->staged = tt_arena_take(s->arena, tt_mul_size(n, sizeof *s->staged), ALIGN);
     s->source = tt_arena_take(s->arena, tt_mul_size(n, sizeof *s->source), ALIGN);
+    s->room = tt_arena_take(s->arena, tt_mul_size(n, sizeof *s->room), ALIGN);
     s->parts = tt_arena_take(s->arena, tt_mul_size(n, sizeof *s->parts), ALIGN);
     for (int i = 0; i < o->count; i++) part_of(s, o->file[i]);
     for (part *p = s->parts; p < s->parts + s->part_count; p++) {
@@ -404,6 +409,7 @@ static tt_err lay_out(tt_saver *s, const tt_saver_opts *o)
             *e = o->entries[i];
             e->name = tt_arena_strdup(s->arena, e->name);
             s->source[s->count++] = &o->entries[i];
+            if (!e->data && s->fill) continue;
             if (__builtin_add_overflow(at, (size_t)e->bytes, &end) || end > SIZE_MAX - ALIGN)
                 return tt_fail(TT_EINVAL, "the sizes of the tensors overflow 64 bits");
             at = (end + ALIGN - 1) / ALIGN * ALIGN;
@@ -416,6 +422,7 @@ static tt_err lay_out(tt_saver *s, const tt_saver_opts *o)
     memset(s->stage, 0, at); /* so that the pages are there, and no save has to wait for them */
     at = 0;
     for (tt_entry *e = s->staged; e < s->staged + s->count; e++) {
+        if (!e->data && s->fill) continue;
         e->data = s->stage + at;
         at = (at + (size_t)e->bytes + ALIGN - 1) / ALIGN * ALIGN;
     }
@@ -502,6 +509,9 @@ tt_err tt_saver_open(const tt_saver_opts *o, tt_saver **out)
     s->part = o->part;
     s->token = o->token;
     s->wait_s = o->wait_s;
+    s->entries = o->entries;
+    s->fill = o->fill;
+    s->who = o->who;
     if ((err = tt_dir_make(s->folder))) goto out;
     if (!s->part) {
         tidy(s->folder, -1);
@@ -517,6 +527,52 @@ out:
 
 /* ---- what the training loop calls ---- */
 
+/* Room for a copy, and for what it will have grown by the next time. What the kernel promises and
+ * has not it takes from whoever uses it: so it is asked what is free. */
+static void *take_room(size_t bytes, size_t *room)
+{
+    size_t free = tt_mem_free() / 8 * 7;
+
+    if (!bytes) bytes = 1; /* no rows yet: it is a block all the same, and closing looks for one */
+    *room = bytes + bytes / 4 < free ? bytes + bytes / 4 : bytes;
+    return *room < free ? tt_block_alloc(*room) : NULL;
+}
+
+/* One that grows: its data is the caller's to write. */
+static tt_err stage_grown(tt_saver *s, int i)
+{
+    tt_entry *e = &s->staged[i];
+    const tt_entry *from = s->source[i];
+    size_t bytes = (size_t)from->bytes;
+
+    if (bytes > s->room[i] || !e->data) {
+        tt_block_free((void *)(uintptr_t)e->data, s->room[i]);
+        e->bytes = 0;
+        if (!(e->data = take_room(bytes, &s->room[i]))) {
+            s->room[i] = 0;
+            return tt_fail(TT_ENOMEM, "no memory for a copy of %.200s, of %zu bytes, to save from",
+                           e->name, bytes);
+        }
+    }
+    memcpy(e->shape, from->shape, sizeof e->shape);
+    e->bytes = from->bytes;
+    s->fill(s->who, (int)(from - s->entries), (void *)(uintptr_t)e->data);
+    return TT_OK;
+}
+
+static tt_err stage_all(tt_saver *s)
+{
+    tt_err err = TT_OK;
+
+    for (int i = 0; i < s->count && !err; i++) {
+        if (!s->source[i]->data && s->fill)
+            err = stage_grown(s, i);
+        else if (s->staged[i].bytes)
+            memcpy((void *)s->staged[i].data, s->source[i]->data, (size_t)s->staged[i].bytes);
+    }
+    return err;
+}
+
 tt_err tt_saver_save(tt_saver *s, int64_t step, json_t *meta, double score)
 {
     if (step < 0 || (meta && !json_is_object(meta))) {
@@ -525,9 +581,16 @@ tt_err tt_saver_save(tt_saver *s, int64_t step, json_t *meta, double score)
     }
     pthread_mutex_lock(&s->lock);
     while (s->busy) pthread_cond_wait(&s->changed, &s->lock);
-    for (int i = 0; i < s->count; i++)
-        if (s->staged[i].bytes)
-            memcpy((void *)s->staged[i].data, s->source[i]->data, (size_t)s->staged[i].bytes);
+    tt_err err = stage_all(s);
+    if (err) { /* as if the disk were full: there may be memory for the next one */
+        s->err = err;
+        snprintf(s->message, sizeof s->message, "%s", tt_message());
+        s->ended = true;
+        s->ended_step = step;
+        pthread_mutex_unlock(&s->lock);
+        json_decref(meta);
+        return TT_OK;
+    }
     TT_FAILPOINT("saver.staged");
     s->step = step;
     s->meta = meta;
@@ -582,6 +645,8 @@ void tt_saver_close(tt_saver *s)
     pthread_cond_destroy(&s->changed);
     pthread_mutex_destroy(&s->lock);
     tt_block_free(s->stage, s->stage_bytes);
+    for (int i = 0; i < s->count; i++)
+        if (s->room[i]) tt_block_free((void *)(uintptr_t)s->staged[i].data, s->room[i]);
     tt_arena_close(s->arena);
     json_decref(s->meta);
     free(s);

@@ -118,6 +118,10 @@ typedef struct tt_saver_opts {
                               * Borrowed until close: `data` is read at each save, so it may move */
     const char *const *file; /* per entry: "model.safetensors", "optim.safetensors"              */
     int count;
+    /* Entries that grow: with data NULL. Their shape is looked at with each save, and this writes
+     * entry i; the copy grows with it, which is the one allocation there may be. NULL: none do. */
+    void (*fill)(void *who, int i, void *to);
+    void *who;
     /* Several processes that see the same folder may write one checkpoint together: one has `parts`
      * helpers, and each helper a saver of its own with `part` 1 .. parts and files of other names.
      * All save the same steps. */
@@ -127,7 +131,8 @@ typedef struct tt_saver_opts {
 } tt_saver_opts;
 tt_err tt_saver_open(const tt_saver_opts *o, tt_saver **out);
 /* Copies all entries now and returns; if the save before is still being written it waits for that
- * one first. `meta` is taken over (a reference is stolen). `score` NAN if there is none. */
+ * one first. If there is no memory for copies that grow, the save has ended with that. `meta` is
+ * taken over (a reference is stolen). `score` NAN if there is none. */
 tt_err tt_saver_save(tt_saver *s, int64_t step, json_t *meta, double score);
 /* Waits for the writer. The error, if any, of the last save; training may go on: the older
  * checkpoint stays. */

@@ -57,6 +57,9 @@ int tt_vault_fd(const tt_vault *v);
 size_t tt_vault_at(const tt_vault *v, int half); /* where in the file a half begins; page-aligned */
 void *tt_vault_data(const tt_vault *v, int half);
 int tt_vault_current(const tt_vault *v); /* the half committed last; -1: none yet */
+/* Where a table (table.h) of a slot is: who has the slot may change it. It counts as part of the
+ * vault, and is removed with it. */
+void tt_vault_table(const char *folder, int slot, int table, char out[4200]);
 const tt_vault_half *tt_vault_look(const tt_vault *v, int half); /* never NULL, and stays there */
 
 /* The half that may be written now: the one that is not current. It counts as empty from here on.

@@ -12,6 +12,7 @@ _Static_assert(ATOMIC_LLONG_LOCK_FREE == 2, "the commit word is shared between p
 #define VAULT_NAMED 0x00ffffffffffffffull /* the others */
 #define VAULT_SLOT  "slot-%d"
 #define VAULT_FRESH "slot-%d.new" /* one that is being made */
+#define VAULT_TABLE "slot-%d.table-%d"
 
 /* VAULT_PAGE: room of the header, and what halves are rounded to: whole pages on every machine. */
 enum { VAULT_PAGE = 64 << 10, VAULT_NAME = 32 };

@@ -123,6 +123,21 @@ static int slot_of(const char *name, bool *fresh)
     return n;
 }
 
+static bool is_table(const char *name)
+{
+    char again[64];
+    int slot, table;
+
+    if (sscanf(name, VAULT_TABLE, &slot, &table) != 2 || slot < 0 || table < 0) return false;
+    snprintf(again, sizeof again, VAULT_TABLE, slot, table);
+    return !strcmp(name, again);
+}
+
+void tt_vault_table(const char *folder, int slot, int table, char out[4200])
+{
+    snprintf(out, 4200, "%s/" VAULT_TABLE, folder, slot, table);
+}
+
 static bool has_slots(const char *folder)
 {
     char **names;
@@ -467,8 +482,8 @@ static tt_err lock_all(const char *folder, int dir, char *const *names, int coun
     char who[64];
 
     for (int i = 0; i < count; i++) {
-        bool fresh, ours = slot_of(names[i], &fresh) >= 0 || !strcmp(names[i], "owner") ||
-                           !strcmp(names[i], "owner.tmp");
+        bool fresh, ours = slot_of(names[i], &fresh) >= 0 || is_table(names[i]) ||
+                           !strcmp(names[i], "owner") || !strcmp(names[i], "owner.tmp");
         if (!ours)
             return tt_fail(TT_EIO, "%s/%s is not of a vault, so the folder is left as it is",
                            folder, names[i]);
@@ -530,7 +545,7 @@ static bool is_left(int dir, tt_vault_left *left)
         bool fresh;
         int fd;
         double changed;
-        if (slot_of(names[i], &fresh) < 0 ||
+        if ((slot_of(names[i], &fresh) < 0 && !is_table(names[i])) ||
             (fd = tt_vault_openat(dir, names[i], O_RDONLY, &st)) < 0)
             continue;
         free_of_users = tt_vault_lock(fd, LOCK_SH, 0);

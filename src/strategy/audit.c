@@ -61,12 +61,12 @@ void hash_share(tt_strategy *s, int me)
     s->hash_part[me] = best_loops()->add_words((const word *)s->hashed + a, (uint32_t)a, b - a);
 }
 
-uint64_t hash_join(tt_strategy *s)
+uint64_t hash_join(tt_strategy *s, uint64_t rows)
 {
     uint64_t sum = 0;
 
     for (int i = 0; i < tt_crew_size(s->crew); i++) sum += s->hash_part[i];
-    return hash_end(sum);
+    return hash_end(sum + rows);
 }
 
 static void hash_member(void *arg, int me)
@@ -74,16 +74,16 @@ static void hash_member(void *arg, int me)
     hash_share(arg, me);
 }
 
-uint64_t tt_strategy_hash(tt_strategy *s, const float *w)
+uint64_t tt_strategy_hash(tt_strategy *s, const float *w, uint64_t rows)
 {
     s->hashed = w;
     tt_team_run(tt_crew_team(s->crew), hash_member, s);
-    return hash_join(s);
+    return hash_join(s, rows);
 }
 
 void hash_settle(tt_strategy *s)
 {
-    s->row.hash = tt_strategy_hash(s, w_at(s, s->local, s->half));
+    s->row.hash = tt_strategy_hash(s, w_at(s, s->local, s->half), rows_hash(s));
 }
 
 uint64_t tt_strategy_hashed(const tt_strategy *s)

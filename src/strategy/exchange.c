@@ -125,7 +125,7 @@ tt_err exchange_start(tt_strategy *s, int tag, tt_op *ops, int *count)
 }
 
 /* Who does not come is named to the others of the node. */
-static tt_err wait_for(tt_strategy *s, tt_op *ops, int count)
+tt_err exchange_wait(tt_strategy *s, tt_op *ops, int count)
 {
     tt_err err;
 
@@ -406,7 +406,7 @@ tt_err exchange_weights(tt_strategy *s)
     for (int b = 0; b < s->bucket_count; b++)
         if ((err = start_gather(s, b, TAG_WEIGHTS, w_at(s, s->local, !s->half), x->ops, &count)))
             return err;
-    if ((err = wait_for(s, x->ops, count)))
+    if ((err = exchange_wait(s, x->ops, count)))
         return tt_context(err, "step %lld, new weights", (long long)s->step + 1);
     return TT_OK;
 }
@@ -429,7 +429,7 @@ static tt_err gather_places(tt_strategy *s, int kind, void *base, size_t each, c
             (tt_parcel){(char *)base + (size_t)own.a * each, (size_t)(own.b - own.a) * each};
     }
     if ((err = exchange_start(s, tag_of(kind, 0), s->ex->ops, &count))) return err;
-    return wait_for(s, s->ex->ops, count);
+    return exchange_wait(s, s->ex->ops, count);
 }
 
 tt_err exchange_results(tt_strategy *s)
@@ -457,7 +457,7 @@ tt_err exchange_sums(tt_strategy *s, double *value, int n)
         s->out[s->member[h]] = (tt_parcel){value, bytes};
     }
     if ((err = exchange_start(s, tag_of(TAG_SUMS, 0), s->ex->ops, &count)) ||
-        (err = wait_for(s, s->ex->ops, count)))
+        (err = exchange_wait(s, s->ex->ops, count)))
         return tt_context(err, "step %lld, sums of batch norm", (long long)s->step + 1);
     memcpy(all + s->node * n, value, bytes);
     memset(value, 0, bytes);
@@ -488,7 +488,7 @@ tt_err exchange_pieces(tt_strategy *s)
     }
     show_life(s);
     if ((err = tt_trade_start(tt_world_all(w), TAG_PIECES, s->in, s->out, s->ex->ops, &count)) ||
-        (err = wait_for(s, s->ex->ops, count)))
+        (err = exchange_wait(s, s->ex->ops, count)))
         return tt_context(err, "step %lld, norms", (long long)s->step + 1);
     for (int i = 0; i < s->piece_count; i++) {
         int owner = tt_strategy_owner(s, i);

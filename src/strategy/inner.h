@@ -130,7 +130,7 @@ typedef struct seat_flags {
 
 /* Offsets into a rank's part of the share, and of the state. */
 typedef struct layout {
-    size_t ranks, seats, results, rows, claims, sums, grad;
+    size_t ranks, seats, results, rows, claims, sums, grad, lists;
     size_t bytes;
     size_t w[2], slot[2][TT_OPTIM_SLOTS];
 } layout;
@@ -261,6 +261,7 @@ struct tt_strategy {
     struct squeeze *squeeze; /* NULL: nothing is compressed */
     struct factor *factor;   /* NULL: or not by PowerSGD    */
     struct trace *trace;     /* NULL: none was asked for    */
+    struct rows *rows;       /* NULL: there are no tables   */
     _Atomic int failing;     /* a tt_err: the first that any thread met */
     char message[512];
 };
@@ -426,8 +427,8 @@ backup *backup_next(tt_strategy *s, double patience_s, double until);
 const float *const *backup_terms(const tt_strategy *s, const float **room);
 
 /* ---- audit.c: do all ranks have the same numbers? ---- */
-void hash_share(tt_strategy *s, int me);  /* of `hashed`: what this thread has to do with it */
-uint64_t hash_join(tt_strategy *s);       /* ... when all have done theirs                   */
+void hash_share(tt_strategy *s, int me); /* of `hashed`: what this thread has to do with it */
+uint64_t hash_join(tt_strategy *s, uint64_t rows); /* ... when all have done theirs, and tables' */
 void hash_settle(tt_strategy *s);         /* of the state, which is that of all now          */
 void hash_flip(tt_strategy *s, float *w); /* a bit of it, for tests */
 tt_err audit_open(tt_strategy *s);
@@ -446,12 +447,31 @@ bool audit_compare(tt_strategy *s); /* all have told: false if there is a doubt 
 /* TT_EPEER unless all are the same, in rank order; sets `odd`. */
 tt_err hash_compare(tt_strategy *s, const uint64_t *hash);
 
+/* ---- rows.c: gradients of tables ---- */
+tt_err rows_open(tt_strategy *s);                     /* with the model and the optimiser ... */
+size_t rows_bytes(const tt_strategy *s, int threads); /* ... of a rank, that its node sees    */
+tt_err rows_start(tt_strategy *s);                    /* ... and when it has them ...         */
+tt_err rows_place(tt_strategy *s, const tt_state_file *f); /* ... and its state                  */
+void rows_close(tt_strategy *s);
+void rows_begin_units(tt_strategy *s, int me);            /* a thread, before its first unit ...  */
+void rows_begin_unit(tt_strategy *s, int me, int unit);   /* ... before each ...                  */
+void rows_take(tt_strategy *s, int me, const tt_rows *y); /* ... and what it yields               */
+void rows_gather(tt_strategy *s); /* thread 0, when all have passed: the lists of all units */
+void rows_prepare(tt_strategy *s, int me); /* all threads: their share of the sums */
+void rows_begin(tt_strategy *s);           /* changes from here on are of this step */
+void rows_change(tt_strategy *s, int me);  /* all threads: it is applied */
+uint64_t rows_hash(tt_strategy *s);        /* of all tables, as they are after the changes */
+void rows_settle(tt_strategy *s);          /* ... or whatever they are now */
+void rows_clear(tt_strategy *s);
+tt_err rows_spread(tt_strategy *s); /* all ranks: rank 0's are everybody's */
+void rows_sha(const tt_strategy *s, tt_sha *sha);
+
 /* ---- average.c ---- */
 /* What ranks that train apart do together after a step, if it is time. */
 tt_err average_step(tt_strategy *s, const tt_step_in *in);
 
 /* ---- exchange.c: between nodes; thread 0 alone ---- */
-enum { TAG_STATE = 1 << 19, TAG_CLOCK, TAG_PIECES }; /* of the world: of no column */
+enum { TAG_STATE = 1 << 19, TAG_CLOCK, TAG_PIECES, TAG_LISTS }; /* of the world: of no column */
 tt_err exchange_open(tt_strategy *s);
 void exchange_close(tt_strategy *s);
 /* Begins what is in `in` and `out`, between the ranks of our column. */
@@ -464,6 +484,7 @@ int exchange_missing(const tt_strategy *s);
 tt_err exchange_results(tt_strategy *s); /* waits: the results of all nodes' units */
 tt_err exchange_weights(tt_strategy *s); /* waits: new weights of this column */
 tt_err exchange_pieces(tt_strategy *s);  /* all ranks: what each piece tells the join */
-tt_err exchange_sums(tt_strategy *s, double *value, int n); /* leaders: over all nodes */
+tt_err exchange_sums(tt_strategy *s, double *value, int n);  /* leaders: over all nodes */
+tt_err exchange_wait(tt_strategy *s, tt_op *ops, int count); /* names who does not come */
 
 #endif

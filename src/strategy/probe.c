@@ -60,7 +60,8 @@ void tt_strategy_skip(tt_strategy *s)
 {
     size_t flat = (size_t)s->size * sizeof(float);
 
-    begin_half(s); /* all have kept the step before */
+    if (w_at(s, s->local, 0) == w_at(s, s->local, 1)) return; /* in place: it stays as it is */
+    begin_half(s);                                            /* all have kept the step before */
     memcpy(w_at(s, s->local, !s->half), w_at(s, s->local, s->half), flat);
     for (int i = 0; i < s->slot_count; i++)
         memcpy(slot_at(s, i, !s->half), slot_at(s, i, s->half), flat);

@@ -218,6 +218,7 @@ static bool run_part(tt_strategy *s, int me, const tt_batch *in, float *grad, bo
         tt_run_advance(run, &y);
         if (y.kind == TT_PASS_DONE) return true;
         if (y.kind == TT_GRAD_READY && b && backup_provided(s, b)) return false;
+        if (y.kind == TT_ROWS) rows_take(s, me, &y.rows);
         if (y.kind == TT_SUM) {
             (y.wide ? sum_wide : sum_narrow)(s, me, y.value, y.n);
         } else if (y.kind == TT_GRAD_READY && (last || b) && s->staged) {
@@ -243,6 +244,7 @@ static bool run_unit(tt_strategy *s, int me, int u, const tt_batch *from, int sk
 
     TT_FAILPOINT("step.compute");
     unit_samples(s, u, &first, &count);
+    rows_begin_unit(s, me, u);
 
     /* Where batch norm goes round, all seats make the same calls, with samples or without. */
     if (parts > count && !s->lockstep) parts = count;
@@ -321,6 +323,7 @@ static void run_units(tt_strategy *s, int me, int *reduced)
     fold f;
 
     s->spent[me] = (spent){0};
+    rows_begin_units(s, me);
     fold_begin(&f, s->units, backup_alone(s, s->local, own));
     for (int u = run.a; u < run.b; u++) {
         int at = fold_place(&f);
@@ -548,6 +551,7 @@ static void update(tt_strategy *s, int me)
         v.slot_old[i] = slot_at(s, i, s->half);
         v.slot_new[i] = slot_at(s, i, !s->half);
     }
+    rows_prepare(s, me);
     for (int pass = 0; pass < passes; pass++) {
         for (int i = end - 1; i >= first && !strategy_failed(s); i--) {
             v.grad = !pass       ? summed_grad(s, me, s->own_pieces[i])
@@ -595,9 +599,11 @@ static void take_weights(tt_strategy *s, int me)
  * all have kept those of the one before. */
 void begin_half(tt_strategy *s)
 {
-    if (!s->given->whole) return;
-    atomic_store(s->given->whole, 0);
-    atomic_fetch_add(s->given->begun, 1);
+    if (s->given->whole) {
+        atomic_store(s->given->whole, 0);
+        atomic_fetch_add(s->given->begun, 1);
+    }
+    rows_begin(s); /* what a table was before goes when the half of that step is gone */
 }
 
 /* Does anybody look at a hash of the new weights? With average they are hashed when ranks meet. */
@@ -627,6 +633,7 @@ static void step_member(void *arg, int me)
     if (!me && s->apply) {
         s->heard = tt_clock_s();
         begin_half(s);
+        rows_gather(s);
     }
     tt_team_barrier(team);
     if (!s->apply) {
@@ -637,6 +644,7 @@ static void step_member(void *arg, int me)
     update(s, me);
     if (trace_on(s)) trace_add(s, me, TRACE_OPTIM, 0, begun, tt_clock_s());
     if (!s->apply) return;
+    rows_change(s, me);
     begun = tt_clock_s();
     if (sharded(s) && s->world->size > 1) take_weights(s, me);
     if (sharded(s) && trace_on(s)) trace_add(s, me, TRACE_WEIGHTS, 0, begun, tt_clock_s());
@@ -760,7 +768,7 @@ tt_err tt_strategy_step(tt_strategy *s, const tt_step_in *in, tt_step_stats *out
     tt_flag_set(&rank_at(s, s->local)->used, s->turn);
     s->stats.applied = s->apply || (average && !in->mine->n);
     s->stats.met = !average || s->world->size == 1;
-    if (s->apply && hashes_step(s)) s->row.hash = hash_join(s);
+    if (s->apply && hashes_step(s)) s->row.hash = hash_join(s, rows_hash(s));
     take_times(s, in->data_s, begun);
     deal_again(s);
     if (trace_on(s)) {

@@ -239,6 +239,7 @@ static layout lay_out(const tt_strategy *s, int threads)
     /* one more than there are threads: the leader's totals */
     l.sums = reserve(&at, (size_t)(2 * (threads + 1)) * (size_t)s->sums_most * sizeof(double));
     l.grad = reserve(&at, tt_mul_size(flat, (size_t)(threads * s->buffers)));
+    l.lists = reserve(&at, rows_bytes(s, threads));
     l.bytes = at;
     return l;
 }
@@ -252,12 +253,13 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     s->model = m;
     s->optim = o;
     s->seed = seed;
-    s->k = tt_model_kernels(m);
+    s->k = tt_kernels_float32(tt_model_kernels(m));
     s->size = tt_model_size(m);
     s->slot_count = tt_optim_slots(o);
     s->sums_most = tt_model_sum_most(m);
     s->lockstep = s->sums_most > 0;
     s->sample = tt_model_row(m);
+    if ((err = rows_open(s))) return err;
     s->layouts = take((size_t)n->ranks, sizeof *s->layouts);
     for (int l = 0; l < n->ranks; l++) s->layouts[l] = lay_out(s, s->threads[n->rank[l]]);
     if ((err = tt_share_open(s->node_group, s->layouts[s->local].bytes, &s->share))) {
@@ -287,7 +289,7 @@ tt_err tt_strategy_start(tt_strategy *s, tt_model *m, tt_optim *o, uint64_t seed
     s->total = take((size_t)s->sums_most, sizeof *s->total);
     s->times = take((size_t)s->world->size, sizeof *s->times);
     s->hashes = take((size_t)s->world->size, sizeof *s->hashes);
-    if ((err = audit_open(s))) return err;
+    if ((err = audit_open(s)) || (err = rows_start(s))) return err;
     s->odd = take((size_t)s->world->size, sizeof *s->odd);
     s->hash_part = take((size_t)threads, sizeof *s->hash_part);
     s->own_pieces = take((size_t)s->piece_count, sizeof *s->own_pieces);
@@ -303,7 +305,7 @@ size_t tt_strategy_bytes(const tt_strategy *s)
     size_t at = 0, flat = tt_mul_size((size_t)s->size, sizeof(float));
 
     for (int i = 0; i <= s->slot_count; i++) reserve(&at, flat);
-    return at;
+    return at ? at : 4096; /* a model of tables alone has no parameters */
 }
 
 /* Half 0 of a rank is the one that is current now, wherever it lies. */
@@ -318,18 +320,33 @@ static void place_state(tt_strategy *s, layout *l, const size_t at[2], int curre
     }
 }
 
+/* Two halves are for those who may have to go back to the older one: a world that takes up what
+ * another has left, ranks that may not all get to the end of a step. For a rank alone there is only
+ * a gradient that is not finite, which can be known before anything is written. Small states are
+ * not worth the pass that this takes. */
+enum { IN_PLACE = 256 << 20 };
+
+static bool in_place(const tt_strategy *s, const tt_state_file *f)
+{
+    return !f && s->world->size == 1 && s->plan.aggregate != TT_AVERAGE &&
+           tt_strategy_bytes(s) >= IN_PLACE;
+}
+
 tt_err tt_strategy_place(tt_strategy *s, const tt_state_file *f)
 {
-    size_t half = tt_strategy_bytes(s), own[2] = {0, half};
+    bool once = in_place(s, f);
+    size_t half = tt_strategy_bytes(s), own[2] = {0, once ? 0 : half}, all = half + own[1];
     tt_err err = f ? tt_share_open_file(s->node_group, f->fd, f->bytes, &s->state)
-                   : tt_share_open(s->node_group, 2 * half, &s->state);
+                   : tt_share_open(s->node_group, all, &s->state);
     char size[32];
 
     if (err)
         return tt_context(err, "%s for the state of the training",
-                          tt_show_bytes(2 * (double)half, size, sizeof size));
+                          tt_show_bytes((double)all, size, sizeof size));
+    if (once) tt_optim_look_first(s->optim);
     memcpy(s->halves, f ? f->at : own, sizeof s->halves);
     if (f && f->in_memory) madvise(s->state.at[s->local], f->bytes, MADV_POPULATE_WRITE);
+    if ((err = rows_place(s, f))) return err;
     return tt_strategy_use(s, 0);
 }
 
@@ -352,6 +369,7 @@ void tt_strategy_init(tt_strategy *s)
     tt_state st = tt_strategy_state(s);
 
     tt_model_init(s->model, s->seed, st.w);
+    rows_clear(s);
     for (int i = 0; i < s->slot_count; i++) memset(st.slot[i], 0, (size_t)s->size * sizeof(float));
 }
 
@@ -369,6 +387,7 @@ void tt_strategy_close(tt_strategy *s)
     trace_close(s);
     squeeze_close(s);
     factor_close(s);
+    rows_close(s);
     tt_share_close(&s->share);
     tt_share_close(&s->state);
     deal_close(s);
@@ -486,6 +505,7 @@ tt_err tt_strategy_spread(tt_strategy *s)
         err = tt_group_bcast(all, 0, st.slot[i], flat);
     if (!err && sharded(s)) err = move_slots(s, true);
     if (!err) err = squeeze_spread(s);
+    if (!err) err = rows_spread(s);
     if (!err && s->outer) err = tt_group_bcast(all, 0, s->outer, flat);
     if (err) return tt_context(err, "the state of the training, from rank 0");
     tt_strategy_settle(s, 0);
@@ -561,6 +581,7 @@ void tt_strategy_settle(tt_strategy *s, uint64_t hash)
 {
     if (s->met) memcpy(s->met, w_at(s, s->local, s->half), (size_t)s->size * sizeof(float));
     strategy_refresh(s);
+    rows_settle(s);
     if (hash)
         s->row.hash = hash;
     else
@@ -583,6 +604,7 @@ tt_err tt_strategy_compare(tt_strategy *s)
 
     if (!all) tt_mem_out(sizeof *all);
     tt_sha_add(sha, w_at(s, s->local, s->half), (size_t)s->size * sizeof(float));
+    rows_sha(s, sha);
     tt_sha_end(sha, mine);
     err = tt_group_gather(tt_world_all(w), mine, sizeof mine, all);
     for (int r = 1; r < w->size && !err; r++)

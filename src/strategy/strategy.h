@@ -24,6 +24,7 @@
 #include "comm/comm.h"
 #include "model/model.h"
 #include "optim/optim.h"
+#include "store/table.h"
 
 typedef enum tt_aggregate { TT_ALLREDUCE, TT_CHIEF, TT_SHARD, TT_AVERAGE } tt_aggregate;
 const char *tt_aggregate_name(tt_aggregate a);
@@ -104,12 +105,14 @@ tt_err tt_strategy_warm(tt_strategy *s);
 /* The state is two halves of so many bytes: weights, then the optimiser's vectors. */
 size_t tt_strategy_bytes(const tt_strategy *s);
 /* Gives it a place: in a file that may outlive the process (its first `bytes`, with the halves at
- * `at`), or, for NULL, in memory that is gone with it. All ranks call it, after start. What is in
- * half 0 becomes the state. */
+ * `at`), or, for NULL, in memory that is gone with it; a rank alone then has a large state once,
+ * and updates it in place. All ranks call it, after start. What is in half 0 becomes the state. */
 typedef struct tt_state_file {
     int fd;
     size_t bytes, at[2];
     bool in_memory; /* all its pages are there: they are mapped at once, not one by one */
+    const char *const *tables; /* the file of each table (store/table.h) ...     */
+    uint64_t key;              /* ... and of what it is                          */
 } tt_state_file;
 tt_err tt_strategy_place(tt_strategy *s, const tt_state_file *f);
 /* What is in this half is the state from now on; ranks may have it in different ones. All call it.
@@ -123,6 +126,14 @@ typedef struct tt_state {
     float *w, *slot[TT_OPTIM_SLOTS];
 } tt_state;
 tt_state tt_strategy_state(const tt_strategy *s);
+/* A table's rows, records and all: those that are there. Every rank has them all. From place on. */
+tt_table *tt_strategy_table(const tt_strategy *s, int i);
+void tt_strategy_table_shape(const tt_strategy *s, int i, tt_table_shape *out);
+/* Those of `from`, which `root` has, become those of all who `take` them: of step `step`. All ranks
+ * call it and hear all of it, also who has no room for more; then it fails on all of them. */
+tt_err tt_strategy_pass_table(tt_strategy *s, int i, int root, const tt_table *from, bool take,
+                              int64_t step);
+void tt_strategy_tables_at(tt_strategy *s, int64_t step); /* what is in all of them is of that */
 /* More of it that may be there, flat, at rank 0 (NULL: there is none): momentum of the outer
  * optimiser; what compression still owes to the gradient, as tt_strategy_collect found it. */
 float *tt_strategy_outer(const tt_strategy *s);
@@ -149,8 +160,8 @@ tt_err tt_strategy_collect(tt_strategy *s, bool slots);
 tt_err tt_strategy_compare(tt_strategy *s);
 
 /* A hash of weights that lie as those of the state do: of every bit and its place, the same for any
- * number of threads; never 0. */
-uint64_t tt_strategy_hash(tt_strategy *s, const float *w);
+ * number of threads; never 0. `rows`: the sum of the hashes of its tables. */
+uint64_t tt_strategy_hash(tt_strategy *s, const float *w, uint64_t rows);
 /* That of this rank's, made when all ranks had the same last: after the last step, or (average)
  * meeting. All hear of it with the next step, and if it is not the same everywhere, that step fails
  * with TT_EPEER on all ranks, applied on none. */

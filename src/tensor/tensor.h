@@ -1,13 +1,47 @@
 /* tensor: shapes, layouts and kernels: the arithmetic, and nothing else.
  *
  * A kernel is single-threaded and works on one grain's worth of samples; threads run grains side by
- * side. There is one table of kernels per instruction set; `ref` is plain C and defines what is
- * right (it takes TT_PLAIN alone). The others are compiled from the same source, src/tensor/simd,
- * and take every layout. The one exception: ref's reorder knows TT_NHWC, which losses take. */
+ * side. There is one table of kernels per instruction set and type of activation; `ref` is plain C
+ * and defines what is right (it takes TT_PLAIN alone). The others are compiled from the same
+ * source, src/tensor/simd, and take every layout. The one exception: ref's reorder knows TT_NHWC,
+ * which losses take. */
 #ifndef TT_TENSOR_H
 #define TT_TENSOR_H
 
 #include "base/base.h"
+
+/* What activations, their gradients and packed weights are stored as: float, or, in the tables
+ * whose `precision` is TT_IN_BF16, the upper half of one. A load widens, a store rounds to the
+ * nearest (of two to the even one; what is not a number stays so), and all arithmetic between is
+ * float32. Whoever calls kernels of both kinds has pointers to void; a kernel's own source is
+ * compiled for one, and the types do not mix. */
+typedef enum tt_precision { TT_IN_FLOAT32, TT_IN_BF16 } tt_precision;
+typedef struct tt_bf16 {
+    uint16_t bits;
+} tt_bf16;
+#ifdef TT_ACT_BF16
+typedef tt_bf16 tt_act;
+#else
+typedef float tt_act;
+#endif
+
+static inline float tt_bf16_get(tt_bf16 x)
+{
+    union {
+        uint32_t bits;
+        float value;
+    } u = {.bits = (uint32_t)x.bits << 16};
+    return u.value;
+}
+static inline tt_bf16 tt_bf16_of(float x)
+{
+    union {
+        float value;
+        uint32_t bits;
+    } u = {.value = x};
+    uint32_t half = 0x7fff + (u.bits >> 16 & 1);
+    return (tt_bf16){(uint16_t)(x != x ? u.bits >> 16 | 0x40 : (u.bits + half) >> 16)};
+}
 
 typedef struct tt_shape {
     int rank;
@@ -83,19 +117,21 @@ typedef struct tt_conv {
      * h, w); y is what dx would be for dy = x. Its bias is (c). Neither groups nor pooling. */
     bool turned;
     bool bias, relu;
-    bool pool;              /* LANES only: max pooling behind it ...                             */
+    bool lean; /* dense, of many rows: no packed copy of the weights for dx                      */
+    bool pool; /* LANES only: max pooling behind it ...                             */
     int pkh, pkw, psh, psw; /* ... window and stride, no padding, no overlap                     */
     int poh, pow_;          /* ... and the size of y                                             */
 } tt_conv;
 
 typedef struct tt_conv_args {
     int n;
-    const float *x, *w, *b; /* b NULL: no bias                                               */
-    const float *packed;    /* what conv_pack made of w                                      */
-    float *y;               /* output                                                        */
-    uint8_t *pick;          /* pool: which of the window won, or 255: none (relu)            */
-    float *dy;              /* gradient of y; backward may overwrite it                      */
-    float *dx;
+    const tt_act *x;
+    const float *w, *b;   /* b NULL: no bias */
+    const tt_act *packed; /* what conv_pack made of w                                      */
+    tt_act *y;            /* output                                                        */
+    uint8_t *pick;        /* pool: which of the window won, or 255: none (relu)            */
+    tt_act *dy;           /* gradient of y; backward may overwrite it                      */
+    tt_act *dx;
     bool dx_add; /* NULL: not wanted; add to what is there                        */
     float *dw, *db;
     bool dw_add;   /* NULL: frozen                                                */
@@ -107,12 +143,12 @@ typedef struct tt_pool_args { /* outer x (h, w) x inner: PLAIN (n*c, 1), NHWC (n
     tt_window win; /* c, o, groups unused                                                     */
     int64_t outer, inner;
     bool count_pad; /* average: padding counts in the divisor                                  */
-    const float *x;
-    float *y;
+    const tt_act *x;
+    tt_act *y;
     uint8_t *
         pick; /* pick: index in the window (up to 255 elements), 255: all padding; NULL: not kept */
-    const float *dy;
-    float *dx;
+    const tt_act *dy;
+    tt_act *dx;
     bool dx_add;
 } tt_pool_args;
 
@@ -122,10 +158,10 @@ typedef struct tt_upsample_args {
     int64_t outer, inner;
     int h, w, sh, sw; /* of the input; times */
     bool bilinear;
-    const float *x;
-    float *y;
-    const float *dy;
-    float *dx;
+    const tt_act *x;
+    tt_act *y;
+    const tt_act *dy;
+    tt_act *dx;
     bool dx_add;
 } tt_upsample_args;
 
@@ -135,25 +171,27 @@ typedef struct tt_norm_args { /* batch norm: a x c x b: PLAIN (n, c, hw), NHWC (
     int lanes, valid; /* lanes > 0: LANES, and how many lanes of the last slice are samples      */
     float eps;
     bool relu; /* relu fused behind                                                       */
-    const float *x, *gamma, *beta;
+    const tt_act *x;
+    const float *gamma, *beta;
     const float *shift; /* (c): subtracted before sums are taken (the running mean) */
     double *sums; /* (2c + 1): sum, sum of squares of x - shift; count.   Backward: sum dy, sum
                      dy*xhat */
     float *mean, *rstd; /* (c) each */
-    const float *add; /* NULL, or a tensor added before the relu: y = relu(bn(x) + add)          */
-    float *y;
-    float *dy, *dx;
+    const tt_act *add; /* NULL, or a tensor added before the relu: y = relu(bn(x) + add)          */
+    tt_act *y;
+    tt_act *dy, *dx;
     bool dx_add; /* dy is masked by the relu in place (so it is also add's gradient)     */
 } tt_norm_args;
 
 typedef struct tt_rows_args { /* layer norm, softmax: over the middle of outer x d x inner */
     int64_t outer, d, inner;
     float eps;
-    const float *x, *gamma, *beta;
-    float *y;
+    const tt_act *x;
+    const float *gamma, *beta;
+    tt_act *y;
     float *mean, *rstd; /* (outer * inner) each, kept for backward */
-    const float *dy;
-    float *dx;
+    const tt_act *dy;
+    tt_act *dx;
     bool dx_add;
     float *dgamma, *dbeta;
     bool dw_add;
@@ -169,8 +207,8 @@ typedef struct tt_embed_args {
                           * NULL: one table for all                                     */
     bool mean;           /* bag: divided by how many there are                          */
     const float *w;      /* (rows, dim)                                                 */
-    float *y;            /* (n, k, dim); bag: (n, dim), their sum                       */
-    const float *dy;
+    tt_act *y;           /* (n, k, dim); bag: (n, dim), their sum                       */
+    const tt_act *dy;
     float *dw; /* added to, in the order of the ids                                     */
 } tt_embed_args;
 
@@ -178,10 +216,10 @@ typedef struct tt_embed_args {
 typedef struct tt_fold_args {
     int n;
     int64_t k, dim;
-    const float *x; /* (n, k, dim)                                                      */
-    float *y;       /* sum: (n, dim); fm: (n), the sum of the dots of all pairs         */
-    const float *dy;
-    float *dx;
+    const tt_act *x; /* (n, k, dim)                                                      */
+    tt_act *y;       /* sum: (n, dim); fm: (n), the sum of the dots of all pairs         */
+    const tt_act *dy;
+    tt_act *dx;
     bool dx_add;
 } tt_fold_args;
 
@@ -191,11 +229,11 @@ enum { TT_INTERACT_PARTS = 16 };
 typedef struct tt_interact_args {
     int n, parts;
     int64_t k, dim;
-    int64_t count[TT_INTERACT_PARTS];  /* of each part; k in all                         */
-    const float *x[TT_INTERACT_PARTS]; /* (n, count, dim)                               */
-    float *y;                          /* (n, dim + k (k - 1) / 2)                      */
-    const float *dy;
-    float *dx[TT_INTERACT_PARTS]; /* NULL: not wanted                                   */
+    int64_t count[TT_INTERACT_PARTS];   /* of each part; k in all                         */
+    const tt_act *x[TT_INTERACT_PARTS]; /* (n, count, dim)                               */
+    tt_act *y;                          /* (n, dim + k (k - 1) / 2)                      */
+    const tt_act *dy;
+    tt_act *dx[TT_INTERACT_PARTS]; /* NULL: not wanted                                   */
     bool dx_add[TT_INTERACT_PARTS];
     void *scratch; /* interact_scratch bytes, 64-aligned                                */
 } tt_interact_args;
@@ -205,11 +243,11 @@ typedef struct tt_interact_args {
 typedef struct tt_attend_args {
     int n, t, heads, dim; /* samples, positions; numbers of a head                       */
     bool causal;
-    const float *x; /* (n, t, 3, heads, dim): queries, keys and values side by side      */
-    float *y;       /* (n, t, heads, dim)                                                */
-    float *lse;     /* (n, heads, t): log of the sum of exponentials, kept for backward  */
-    const float *dy;
-    float *dx;
+    const tt_act *x; /* (n, t, 3, heads, dim): queries, keys and values side by side      */
+    tt_act *y;       /* (n, t, heads, dim)                                                */
+    float *lse;      /* (n, heads, t): log of the sum of exponentials, kept for backward  */
+    const tt_act *dy;
+    tt_act *dx;
     bool dx_add;
     void *scratch; /* attend_scratch bytes, 64-aligned */
 } tt_attend_args;
@@ -222,15 +260,15 @@ typedef struct tt_attend_args {
 typedef enum tt_recur_kind { TT_LSTM, TT_GRU } tt_recur_kind;
 typedef struct tt_recur_args {
     tt_recur_kind kind;
-    int n, t, d, h; /* samples, positions; numbers of a position, of a state              */
-    bool last;      /* y and dy are those of the last position alone                      */
-    const float *x; /* (n, t, d)                                                          */
+    int n, t, d, h;  /* samples, positions; numbers of a position, of a state              */
+    bool last;       /* y and dy are those of the last position alone                      */
+    const tt_act *x; /* (n, t, d)                                                          */
     const float *w_ih, *w_hh, *b_ih, *b_hh;
-    const float *packed; /* what recur_pack made of w_ih and w_hh                          */
-    float *y;            /* (n, t, h), or (n, h)                                           */
-    float *saved;        /* tt_recur_saved floats of each sample, from forward to backward */
-    const float *dy;
-    float *dx; /* NULL: not wanted */
+    const tt_act *packed; /* what recur_pack made of w_ih and w_hh                          */
+    tt_act *y;            /* (n, t, h), or (n, h)                                           */
+    float *saved;         /* tt_recur_saved floats of each sample, from forward to backward */
+    const tt_act *dy;
+    tt_act *dx; /* NULL: not wanted */
     bool dx_add;
     float *dw_ih, *dw_hh, *db_ih, *db_hh; /* NULL: frozen */
     bool dw_add;
@@ -257,8 +295,8 @@ typedef struct tt_drop_args {
     uint64_t key;
     const uint64_t
         *place; /* keep = philox(key; place, element c*hw + pixel): layout plays no part */
-    const float *x;
-    float *y; /* backward: x is dy, y is dx                          */
+    const tt_act *x;
+    tt_act *y; /* backward: x is dy, y is dx                          */
     bool add;
 } tt_drop_args;
 
@@ -282,14 +320,17 @@ typedef struct tt_loss_args {
 
 /* ---- The table ---- */
 typedef struct tt_kernels {
-    const char *name; /* "ref", "generic", "avx2", "avx512"                            */
-    int lanes;        /* L of the LANES layout; 0: PLAIN alone                         */
+    const char *name; /* "ref", "generic", "avx2", "avx512"; "avx512-bf16"             */
+    tt_precision precision;
+    const char *product; /* how matrices are multiplied: "float32", "amx"; see tt_kernels_with */
+    bool plain;          /* PLAIN alone, nothing fused: ref                                    */
+    int lanes;           /* L of the LANES layout; 0: there is none                            */
 
     /* Convolution and dense. conv_layout says which layout is fastest for a window, from shape and
      * the usual number of samples alone, never from timing. */
     tt_layout (*conv_layout)(const tt_window *w, int n);
-    size_t (*conv_packed)(const tt_conv *c); /* floats of packed weights, 0 if none       */
-    void (*conv_pack)(const tt_conv *c, const float *w, float *packed);
+    size_t (*conv_packed)(const tt_conv *c); /* numbers of packed weights, 0 if none      */
+    void (*conv_pack)(const tt_conv *c, const float *w, tt_act *packed);
     size_t (*conv_scratch)(const tt_conv *c, int n); /* bytes                                     */
     void (*conv_forward)(const tt_conv *c, const tt_conv_args *a);
     void (*conv_backward)(const tt_conv *c, const tt_conv_args *a);
@@ -325,22 +366,26 @@ typedef struct tt_kernels {
     size_t (*attend_scratch)(const tt_attend_args *a); /* from the sizes alone */
     void (*attend_forward)(const tt_attend_args *a);
     void (*attend_backward)(const tt_attend_args *a);
-    size_t (*recur_packed)(const tt_recur_args *a); /* floats of packed weights, 0 if none; ... */
-    void (*recur_pack)(const tt_recur_args *a, float *packed); /* w_ih and w_hh alone are read  */
+    size_t (*recur_packed)(const tt_recur_args *a); /* numbers of packed weights, 0 if none; ... */
+    void (*recur_pack)(const tt_recur_args *a, tt_act *packed); /* w_ih and w_hh alone are read  */
     size_t (*recur_scratch)(const tt_recur_args *a); /* ... bytes: both from the sizes alone    */
     void (*recur_forward)(const tt_recur_args *a);
     void (*recur_backward)(const tt_recur_args *a); /* writes over what was saved */
 
-    void (*unary_forward)(tt_unary f, int64_t n, const float *x, float *y);
+    void (*unary_forward)(tt_unary f, int64_t n, const tt_act *x, tt_act *y);
     /* Both GELUs go by x, the others by y: the one that is not read may be NULL. dx may be dy. */
-    void (*unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
-                           float *dx, bool add);
-    void (*add)(int64_t n, const float *a, const float *b, float *y); /* y may be a */
-    void (*mul)(int64_t n, const float *a, const float *b, float *y, bool accumulate);
-    void (*scale)(int64_t n, float k, float *y);
-    void (*dropout)(const tt_drop_args *a); /* forward, and backward on dy               */
-    void (*reorder)(int n, int64_t c, int64_t hw, tt_layout from, const float *x, tt_layout to,
-                    float *y, bool add);
+    void (*unary_backward)(tt_unary f, int64_t n, const tt_act *x, const tt_act *y,
+                           const tt_act *dy, tt_act *dx, bool add);
+    void (*add)(int64_t n, const tt_act *a, const tt_act *b, tt_act *y); /* y may be a */
+    void (*mul)(int64_t n, const tt_act *a, const tt_act *b, tt_act *y, bool accumulate);
+    void (*shift)(int64_t n, const tt_act *x, const float *w, tt_act *y); /* y = x + w         */
+    void (*gather)(int64_t n, const tt_act *dy, float *dw, bool add);     /* dw (+)= dy        */
+    void (*widen)(int64_t n, const tt_act *x, float *y);
+    void (*narrow)(int64_t n, const float *x, tt_act *y, bool add);
+    void (*scale)(int64_t n, float k, float *y); /* of floats */
+    void (*dropout)(const tt_drop_args *a);      /* forward, and backward on dy               */
+    void (*reorder)(int n, int64_t c, int64_t hw, tt_layout from, const tt_act *x, tt_layout to,
+                    tt_act *y, bool add);
     void (*loss)(tt_loss_args *a);
 } tt_kernels;
 
@@ -348,7 +393,26 @@ typedef struct tt_kernels {
  * run here; TT_EINVAL if the name is unknown. TUTTI_KERNELS in the environment overrides "auto". */
 tt_err tt_kernels_find(const char *name, const tt_kernels **out);
 int tt_kernels_all(const tt_kernels *const **out); /* those this CPU can run, best first        */
-double tt_peak_gflops(const tt_kernels *k);        /* one core's float32 peak, measured in 20 ms */
+/* The same of a precision. "avx2" names the table of its instruction set ("avx2-bf16"), too. Of
+ * bf16, products are of packed weights and, by what a child process has tried, of AMX tiles
+ * ("amx"), the dot products of AVX-512 BF16 ("dot"), or of numbers widened to float32 ("widened").
+ * The first call tries them; with MPI it should come before MPI is initialised, because children of
+ * a process with registered memory can do harm. Tiles come first. Dot products come before widened
+ * ones on AMD's processors alone: on Intel's they are slower. */
+tt_err tt_kernels_pick(const char *name, tt_precision p, const tt_kernels **out);
+int tt_kernels_with(tt_precision p, const tt_kernels *const **out);
+/* The table of float32 of the same instruction set: for weights and their gradients. */
+const tt_kernels *tt_kernels_float32(const tt_kernels *k);
+static inline size_t tt_kernels_element(const tt_kernels *k) /* bytes of an activation */
+{
+    return k->precision == TT_IN_BF16 ? sizeof(tt_bf16) : sizeof(float);
+}
+/* One core's float32 peak, measured in 20 ms. Of tables that multiply bf16 by instructions of its
+ * own, what tt_product_gflops tells. */
+double tt_peak_gflops(const tt_kernels *k);
+/* What one core makes of a product of two matrices of 1024 x 1024: the best of what 100 ms hold, at
+ * least of one. 0: no memory. */
+double tt_product_gflops(const tt_kernels *k);
 
 /* What the CPU offers, for `tutti doctor`: "avx2 fma f16c ..." */
 const char *tt_cpu_features(char *buf, size_t size);

@@ -21,14 +21,14 @@ tt_err agree_kernels(tt_trainer *t, const tt_kernels **k)
     const tt_group *all = tt_world_all(t->world);
     char mine[TABLES][16] = {{0}}, (*theirs)[TABLES][16];
     const tt_kernels *const *here;
-    int count = tt_kernels_all(&here);
+    int count = tt_kernels_with((*k)->precision, &here), best = 0;
     tt_err err;
 
     if (!t->plan.exact || strcmp(t->conf.kernels, "auto") || t->world->size == 1) return TT_OK;
     if (!(theirs = calloc((size_t)all->size, sizeof *theirs))) tt_mem_out(sizeof *theirs);
-    for (int i = 0; i < count && i < TABLES; i++)
-        if (here[i]->lanes <= (*k)->lanes || here[i] == *k) /* TUTTI_KERNELS may forbid the best */
-            snprintf(mine[i], sizeof mine[i], "%s", here[i]->name);
+    while (here[best] != *k) best++; /* TUTTI_KERNELS may forbid the best */
+    for (int i = best; i < count && i < TABLES; i++)
+        snprintf(mine[i], sizeof mine[i], "%s", here[i]->name);
     if ((err = tt_group_gather(all, mine, sizeof mine, theirs))) goto out;
     for (int i = 0; i < TABLES; i++) { /* by rank 0's order, which is the same everywhere */
         bool everywhere = *theirs[0][i] != 0;
@@ -38,7 +38,7 @@ tt_err agree_kernels(tt_trainer *t, const tt_kernels **k)
             everywhere = at < TABLES;
         }
         if (!everywhere) continue;
-        err = tt_kernels_find(theirs[0][i], k);
+        err = tt_kernels_pick(theirs[0][i], (*k)->precision, k);
         goto out;
     }
     err = tt_fail(TT_EENV, "parallel.exact: there are no kernels that all hosts run");

@@ -29,7 +29,7 @@ static tt_err load_init(tt_trainer *t, const char *path, bool partial)
     if (!t->init_w && !(t->init_w = calloc((size_t)t->size + 1, sizeof(float))))
         return tt_fail(TT_ENOMEM, "no memory for the weights of %s", path);
     tt_model_init(t->model, (uint64_t)t->conf.seed, t->init_w); /* partial: the rest */
-    if ((err = tt_weights_load(path, rename, partial, t->model, t->init_w))) return err;
+    if ((err = weights_load(path, rename, partial, t->model, t->init_w, t, false))) return err;
     if (!(whole = realpath(path, NULL))) return tt_fail(TT_EIO, "%s: %s", path, strerror(errno));
     free(t->init);
     t->init = whole;
@@ -236,6 +236,7 @@ tt_err trainer_feed(tt_trainer *t)
 static void tell_idle(const tt_trainer *t)
 {
     if (t->world->rank) return;
+    tables_tell(t);
     int workers = t->plan.workers ? t->plan.workers : t->world->size;
 
     if (t->plan.exact && workers > t->plan.grains)
@@ -271,8 +272,11 @@ static tt_err load_state(tt_trainer *t)
 
     if (t->ckpt)
         err = trainer_restore(t, t->ckpt);
-    else if (t->init_w)
+    else if (t->init_w && !t->table_count)
         memcpy(t->state.w, t->init_w, (size_t)t->size * sizeof(float));
+    else if (t->init_w) /* once more, for the rows: there was no place for them before */
+        err = weights_load(t->init, tt_node_get(t->job.model, "rename"), t->init_partial, t->model,
+                           t->state.w, t, true);
     if (t->step > t->steps)
         tt_warn("the run has done %lld steps, more than the %lld of the job: nothing is left to do",
                 (long long)t->step, (long long)t->steps);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "keep.h"
+#include "store/table.h"
 
 /* A part in a half, as its host tells of it. */
 typedef struct seen {
@@ -30,7 +31,7 @@ static bool is_marked(const keep *k, int slot, int half, const tt_vault_half *h)
 
 /* What is there and cannot be gone on from: of another version of the program, or of a job that has
  * been changed since. In one line: the slots of a run are as a rule all of one kind. */
-static void tell_strange(const keep *k, const tt_vault_info *list, int slots)
+static void tell_strange(const keep *k, bool tables, const tt_vault_info *list, int slots)
 {
     int first = -1, count = 0;
     bool version = false;
@@ -55,7 +56,8 @@ static void tell_strange(const keep *k, const tt_vault_info *list, int slots)
                    *list[first].version ? list[first].version : "another version of tutti",
                    TT_VERSION);
     else
-        tt_str_add(&why, "is of a job with another model, optimiser or parallel.aggregate");
+        tt_str_add(&why, "is of a job with another model, optimiser%s or parallel.aggregate",
+                   tables ? ", batch" : "");
     tt_warn("the vault, slot %d%s of %s: what is in it %s: it is not used, but made new; without "
             "another copy the run goes on from its newest checkpoint",
             list[first].slot, more.data ? more.data : "", k->folder, why.data);
@@ -63,7 +65,7 @@ static void tell_strange(const keep *k, const tt_vault_info *list, int slots)
     tt_str_free(&more);
 }
 
-static int list_own(keep *k, seen **out)
+static int list_own(keep *k, bool tables, seen **out)
 {
     tt_vault_info *list = NULL;
     int slots = 0, count = 0, most = 0;
@@ -100,7 +102,7 @@ static int list_own(keep *k, seen **out)
                 (*out)[count++].part = s->note.copy[c];
             }
         }
-    tell_strange(k, list, slots);
+    tell_strange(k, tables, list, slots);
     free(list);
     return count;
 }
@@ -122,6 +124,24 @@ static bool is_to_check(const keep *k, const tt_found *f)
     return false;
 }
 
+/* What is in the half, and in the tables beside its slot, as they were then. */
+static bool is_sound(const tt_trainer *t, const keep *k, const tt_found *f, const float *w)
+{
+    uint64_t rows = 0;
+    char path[4200];
+
+    for (int i = 0; i < t->table_count; i++) {
+        tt_table_shape shape;
+        tt_table *table;
+        tt_strategy_table_shape(t->strategy, i, &shape);
+        tt_vault_table(k->folder, f->slot, i, path);
+        if (tt_table_peek(path, &shape, k->key, f->label.step, &table)) return false;
+        rows += tt_table_hash(table);
+        tt_table_close(table);
+    }
+    return tt_strategy_hash(t->strategy, w, rows) == f->hash;
+}
+
 /* Each rank looks at some of its host's halves; `bad` is of all of them. */
 static void check_own(const tt_trainer *t, keep *k, uint8_t *bad)
 {
@@ -133,7 +153,7 @@ static void check_own(const tt_trainer *t, keep *k, uint8_t *bad)
         if (f->host != w->host || f->slot % w->local_size != w->local || !is_to_check(k, f))
             continue;
         if (tt_vault_peek(k->folder, f->slot, f->half, f->label.step, &view)) continue;
-        bad[i] = tt_strategy_hash(t->strategy, view.data) != f->hash;
+        bad[i] = !is_sound(t, k, f, view.data);
         if (tt_vault_unpeek(&view)) bad[i] = false; /* its owner goes on with it */
     }
 }
@@ -163,8 +183,9 @@ static tt_err choose_sound(tt_trainer *t, keep *k)
                 if (k->found[j].odd && same_slot(&k->found[j], f)) k->found[j].suspect = true;
             if (!w->rank)
                 tt_warn("the vault, slot %d of host %d: the state of step %lld has changed since "
-                        "it was committed: it is left out",
-                        f->slot, f->host, (long long)f->label.step);
+                        "it was committed%s: it is left out",
+                        f->slot, f->host, (long long)f->label.step,
+                        t->table_count ? ", or a table beside it" : "");
         }
     }
     if (k->recovery.disputed && !w->rank)
@@ -188,7 +209,7 @@ static tt_err hear_all(tt_trainer *t, keep *k)
     const tt_world *w = t->world;
     const tt_group *all = tt_world_all(w);
     seen *mine = NULL, *send = NULL, *got = NULL;
-    int count = w->local ? 0 : list_own(k, &mine), most = 0;
+    int count = w->local ? 0 : list_own(k, t->table_count > 0, &mine), most = 0;
     int *counts = calloc((size_t)w->size, sizeof *counts);
     tt_err err;
 
@@ -310,19 +331,33 @@ typedef struct home {
     bool on_disk, used; /* used: there are slots in it */
 } home;
 
+/* Of tables without rows: those take room when they come. */
+static uint64_t tables_need(const tt_trainer *t)
+{
+    uint64_t need = 0;
+
+    for (int i = 0; i < t->table_count; i++) {
+        tt_table_shape shape;
+        tt_strategy_table_shape(t->strategy, i, &shape);
+        need += tt_table_need(&shape);
+    }
+    return need;
+}
+
 /* The first rank of each host decides, for who looked a moment later might find less room. Where no
  * host has a vault yet and one of them has no room, nobody has one. But once there is one, a host
  * without room is no reason to forget it: its rank fails, and is left out. */
 static tt_err find_home(tt_trainer *t, keep *k, const char *name, bool *used)
 {
     const tt_world *w = t->world;
-    uint64_t need = tt_vault_need(k->bytes) * (uint64_t)w->local_size;
+    uint64_t need = tt_vault_need(k->bytes) + tables_need(t);
     home mine = {.used = false}, *all = calloc((size_t)w->size, sizeof *all);
     tt_vault_info *list = NULL;
     int slots = 0;
     tt_err err = TT_OK, heard;
 
     if (!all) tt_mem_out(sizeof *all);
+    need *= (uint64_t)w->local_size;
     *used = false;
     if (!w->local) {
         err = tt_vault_folder(name, need, "/var/tmp", mine.folder, &mine.on_disk);

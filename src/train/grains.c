@@ -21,10 +21,11 @@ static tt_err usual_grains(const tt_trainer *t, const tt_kernels *k, int *out)
 {
     tt_model *m = NULL;
     double need = k->lanes ? k->lanes : 1, each;
-    tt_err err = tt_model_open(t->job.model, &(tt_model_opts){.kernels = k}, &m);
+    tt_err err = tt_model_open(t->job.model, &(tt_model_opts){.kernels = k, .tables = true}, &m);
 
     if (err) return err;
-    each = tt_model_train_flops(m) / (double)tt_model_size(m); /* of a sample, for a parameter */
+    /* Of a sample, for a parameter: rows of tables are not read and written with each grain. */
+    each = tt_model_train_flops(m) / (double)(tt_model_size(m) + 1);
     for (*out = MOST_GRAINS; *out > 1; *out /= 2) {
         double samples = (double)t->conf.batch / *out;
         if (samples >= need && (*out <= A_FEW || samples * each >= ENOUGH)) break;
@@ -44,7 +45,7 @@ static double time_of(tt_run *r, const tt_batch *in, float *grad, float *sum, in
         tt_run_begin(r, TT_PASS_TRAIN, in, grad, false, 0);
         do tt_run_advance(r, &y);
         while (y.kind != TT_PASS_DONE);
-        k->add(size, sum, grad, sum);
+        tt_kernels_float32(k)->add(size, sum, grad, sum);
         double took = tt_clock_s() - begun;
         all += took;
         if (i && took < best) best = took; /* the first has to touch all memory */
@@ -55,7 +56,7 @@ static double time_of(tt_run *r, const tt_batch *in, float *grad, float *sum, in
 /* Seconds a sample takes in grains of n. */
 static tt_err measure(const tt_trainer *t, const tt_kernels *k, int n, double *out)
 {
-    tt_model_opts mo = {.kernels = k, .samples = n};
+    tt_model_opts mo = {.kernels = k, .samples = n, .tables = true};
     tt_model *m = NULL;
     tt_run *run = NULL;
     tt_batch in = {0};

@@ -105,6 +105,9 @@ tt_err read_train(tt_node *train, train_conf *out)
          "0: as many as there are CPUs"},
         {"optimizer", TT_NODE, offsetof(train_conf, optimizer), NULL, 0, 0, NULL,
          "sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw or lamb"},
+        {"tables", TT_NODE, offsetof(train_conf, tables), "-", 0, 0, NULL,
+         "another rule for the rows of tables: sgd, momentum, nesterov, adagrad, rowwise_adagrad, "
+         "adam or adamw"},
         {"schedule", TT_NODE, offsetof(train_conf, schedule), "-", 0, 0, NULL,
          "constant, step, linear or cosine, with warmup"},
         {"clip", TT_NODE, offsetof(train_conf, clip), "-", 0, 0, NULL, "{norm: x, value: y}"},
@@ -119,6 +122,9 @@ tt_err read_train(tt_node *train, train_conf *out)
          "{metric: val.loss min, patience: 3, min_delta: 0}"},
         {"log_every", TT_INT, offsetof(train_conf, log_every), "10", 1, 1e9, NULL,
          "steps from line to line of metrics.jsonl"},
+        {"precision", TT_CHOICE, offsetof(train_conf, precision), "float32", 0, 0, "float32|bf16",
+         "of activations and of the weights that products read; master weights and sums are "
+         "float32"},
         {"kernels", TT_STRING, offsetof(train_conf, kernels), "auto", 0, 0, NULL,
          "auto, or one of those that doctor lists"},
     };
@@ -227,7 +233,7 @@ tt_err check_nan(const tt_job *job, const train_conf *c, const tt_plan *p)
 
 tt_err find_kernels(tt_node *train, const train_conf *c, const tt_kernels **out)
 {
-    tt_err err = tt_kernels_find(c->kernels, out);
+    tt_err err = tt_kernels_pick(c->kernels, (tt_precision)c->precision, out);
     char message[512];
 
     if (err != TT_EINVAL || !strcmp(c->kernels, "auto")) return err; /* else of the environment */
@@ -303,6 +309,8 @@ tt_err tt_job_check(tt_tree *tree)
     /* Lengths that only the data knows are taken as unknown but possible. */
     err = tt_optim_open(conf.optimizer, conf.schedule, conf.clip, conf.groups, params, count,
                         conf.steps ? conf.steps : 1000 * conf.epochs, 1000, &o);
+    bool rows;
+    if (!err && conf.tables) err = tt_optim_has_rows(conf.optimizer, conf.tables, &rows);
     /* A job without data gets rows from a program, and those may have a part to validate with. */
     const tt_node *val = job.data ? tt_node_get(job.data, "val") : NULL;
     if (!err)

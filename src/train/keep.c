@@ -28,6 +28,12 @@ uint64_t keep_key(const tt_trainer *t, const char *id, size_t bytes)
     for (int i = 0; i < t->param_count; i++)
         tt_str_add(&text, " %s@%lld+%lld", t->params[i].name, (long long)t->params[i].at,
                    (long long)t->params[i].n);
+    for (int i = 0; i < t->table_count; i++) {
+        tt_table_shape shape;
+        tt_strategy_table_shape(t->strategy, i, &shape);
+        tt_str_add(&text, " %s:%lldx%d %lld %s", t->tables[i].name, (long long)shape.rows,
+                   shape.floats, (long long)shape.most, tt_optim_rows_name(t->optim));
+    }
     tt_sha_add(sha, text.data, text.size);
     tt_sha_end(sha, hex);
     tt_str_free(&text);
@@ -253,6 +259,7 @@ tt_err keep_first(tt_trainer *t)
 
     if (!t->keep) return TT_OK;
     t->hash = tt_strategy_hashed(t->strategy);
+    tt_strategy_tables_at(t->strategy, t->step);
     if ((err = commit_own(t, true))) return err;
     return keep_settle(t);
 }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "keep.h"
+#include "store/table.h"
 
 enum { TAG_HALF = 1 << 18 };
 static const size_t CHUNK = 64u << 20;
@@ -292,16 +293,79 @@ static void take_note(tt_trainer *t)
     t->open_end = t->step > 0 && !n->closed;
 }
 
+/* ---- tables ---- */
+
+/* Has this half's slot the chosen state, and its tables? */
+static bool has_tables(const keep *k, int i)
+{
+    return keep_is_chosen(k, i) && !k->found[i].bad;
+}
+
+/* Who has them in its own slot, taken back by a step or not, is left with them. Those who have not
+ * get them from one who has, or from the first rank of a host where they lie in a slot that nobody
+ * has now. */
+static tt_err take_tables(tt_trainer *t)
+{
+    const keep *k = t->keep;
+    const tt_world *w = t->world;
+    int64_t step = k->recovery.label.step;
+    int source = -1, root;
+    bool mine = false, all = true;
+    tt_err err = TT_OK;
+    char path[4200];
+
+    for (int i = k->count - 1; i >= 0; i--) {
+        if (!has_tables(k, i)) continue;
+        source = i;
+        mine |= k->found[i].host == w->host && k->found[i].slot == w->local;
+    }
+    TT_ASSERT(source >= 0); /* or there is no state to go on from */
+    for (int i = 0; i < t->table_count && mine; i++) {
+        tt_table *own = tt_strategy_table(t->strategy, i);
+        if (tt_table_at(own) == step) tt_table_back(own);
+    }
+    bool *have = calloc((size_t)w->size, sizeof *have);
+    if (!have) tt_mem_out((size_t)w->size);
+    err = tt_group_gather(tt_world_all(w), &mine, sizeof mine, have);
+    for (int r = 0; r < w->size; r++) all &= have[r];
+    free(have);
+    root = keep_leader(w, k->found[source].host);
+    for (int i = 0; i < t->table_count && !all && !err; i++) {
+        tt_table *from = NULL;
+        tt_table_shape shape;
+        tt_strategy_table_shape(t->strategy, i, &shape);
+        tt_vault_table(k->folder, k->found[source].slot, i, path);
+        if (w->rank == root) err = tt_table_peek(path, &shape, k->key, step, &from);
+        if (!(err = all_agree(t, err)))
+            err = tt_strategy_pass_table(t->strategy, i, root, from, !mine, step);
+        tt_table_close(from);
+    }
+    return err;
+}
+
 /* Where the strategy has its state: in the slot, or in memory of its own. */
 static tt_err place_state(tt_trainer *t, int half)
 {
     keep *k = t->keep;
-    size_t end = tt_vault_at(k->vault, 1) + k->bytes;
+    size_t end = tt_vault_at(k->vault, 1) + k->bytes, count = (size_t)t->table_count;
+    char(*path)[4200] = calloc(count + 1, sizeof *path);
+    const char **tables = calloc(count + 1, sizeof *tables);
+
+    if (!path || !tables) tt_mem_out((count + 1) * sizeof *path);
+    for (int i = 0; i < t->table_count; i++) {
+        tt_vault_table(k->folder, t->world->local, i, path[i]);
+        tables[i] = path[i];
+    }
     tt_state_file f = {.fd = tt_vault_fd(k->vault),
                        .bytes = (end + 4095) / 4096 * 4096,
                        .at = {tt_vault_at(k->vault, 0), tt_vault_at(k->vault, 1)},
-                       .in_memory = !k->on_disk};
+                       .in_memory = !k->on_disk,
+                       .tables = tables,
+                       .key = k->key};
     tt_err err = tt_strategy_place(t->strategy, k->copies ? NULL : &f);
+
+    free(path);
+    free(tables);
 
     if (!err && !k->copies) err = tt_strategy_use(t->strategy, half);
     if (!err) t->state = tt_strategy_state(t->strategy);
@@ -444,6 +508,8 @@ tt_err keep_take(tt_trainer *t, bool *recovered)
         if ((err = all_agree(t, err))) return tt_context(err, "the state of the training");
     }
     if ((err = all_agree(t, place_state(t, half)))) return err;
+    if (*recovered && t->table_count && (err = take_tables(t)))
+        return tt_context(err, "the tables of the training");
     if (*recovered && k->copies) keep_copy_state(t, tt_vault_data(k->vault, half), false);
     if (*recovered) tt_strategy_settle(t->strategy, t->hash);
     TT_FAILPOINT("keep.taken");

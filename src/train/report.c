@@ -26,9 +26,10 @@ static tt_err write_env(tt_trainer *t)
 
     gethostname(host, sizeof host - 1);
     env =
-        json_pack("{s:s, s:s, s:s, s:s, s:i, s:s*, s:b}", "version", TT_VERSION, "host", host,
+        json_pack("{s:s, s:s, s:s, s:s, s:s, s:i, s:s*, s:b}", "version", TT_VERSION, "host", host,
                   "cpu", tt_cpu_model(cpu, sizeof cpu), "kernels", tt_model_kernels(t->model)->name,
-                  "threads", t->threads, "init", t->init, "partial", t->init_partial);
+                  "precision", precision_name(tt_model_kernels(t->model)->precision), "threads",
+                  t->threads, "init", t->init, "partial", t->init_partial);
     text = env ? json_dumps(env, JSON_INDENT(2)) : NULL;
     json_decref(env);
     if (!text) return tt_fail(TT_ENOMEM, "no memory for env.json");
@@ -225,8 +226,10 @@ tt_err report_open(tt_trainer *t, const tt_train_opts *o, int64_t after_step)
     if ((err = open_metrics(t)) && !goes_on) return err;
     if (err) mourn(t);
     t->reopen_at = tt_clock_s();
-    tt_info("%s: %lld parameters, %s kernels, %d threads", t->job.name,
-            (long long)tt_train_parameters(t), tt_model_kernels(t->model)->name, t->threads);
+    tt_info("%s: %lld parameters, %s, %s kernels, %d threads", t->job.name,
+            (long long)tt_train_parameters(t),
+            precision_name(tt_model_kernels(t->model)->precision), tt_model_kernels(t->model)->name,
+            t->threads);
     return TT_OK;
 }
 
@@ -328,7 +331,7 @@ json_t *tt_train_summary(tt_trainer *t)
     json_t *train = json_object(), *val = json_object();
     char sha[65];
 
-    tt_params_sha(t->params, t->param_count, t->state.w, sha);
+    tt_train_sha(t, sha);
     put(train, "loss", t->final_loss);
     put(val, "loss", v->loss);
     for (int i = 0; i < TT_METRICS; i++) put(val, tt_metric_table[i].name, tt_metric_of(v, i));
@@ -338,11 +341,12 @@ json_t *tt_train_summary(tt_trainer *t)
         put(val, key, v->part[i]);
     }
     json_t *s = json_pack(
-        "{s:s, s:I, s:f, s:o, s:o, s:s, s:f, s:I, s:i, s:i, s:s, s:s}", "name", t->job.name,
+        "{s:s, s:I, s:f, s:o, s:o, s:s, s:f, s:I, s:i, s:i, s:s, s:s, s:s}", "name", t->job.name,
         "steps", (json_int_t)t->step, "epochs", (double)t->step / (double)t->epoch_steps, "train",
         train, "val", val, "weights_sha256", sha, "seconds", t->seconds + tt_clock_s() - t->started,
         "parameters", (json_int_t)tt_train_parameters(t), "workers", working(t), "threads",
-        t->threads, "kernels", tt_model_kernels(t->model)->name, "version", TT_VERSION);
+        t->threads, "kernels", tt_model_kernels(t->model)->name, "precision",
+        precision_name(tt_model_kernels(t->model)->precision), "version", TT_VERSION);
     put(s, "samples_per_s", t->progress.samples_per_s);
     if (t->progress.tokens_per_s > 0) put(s, "tokens_per_s", t->progress.tokens_per_s);
     if (t->save.best.sign && !isnan(t->best))

@@ -89,10 +89,30 @@ static void list_pieces(tt_trainer *t, int k, const char *prefix, const float *b
     }
 }
 
+/* Their size is known when they are saved. */
+static void list_tables(tt_trainer *t)
+{
+    for (int k = 0; k < tables_entries(t); k++) {
+        int i = k % t->table_count, vector = TABLE_ROWS - k / t->table_count;
+        tt_entry e;
+        const char *file = tables_entry(t, i, vector, &e);
+        e.shape[0] = e.bytes = 0;
+        add_entry(t, e, file, vector, i);
+    }
+}
+
+static void fill_entry(void *who, int i, void *to)
+{
+    const tt_trainer *t = who;
+
+    tables_fill(t, (int)t->entry_from[i].at, t->entry_from[i].vector, to);
+}
+
 static void list_entries(tt_trainer *t, bool whole)
 {
     size_t most = (size_t)(2 + t->slot_count) *
-                  ((size_t)t->param_count + (size_t)tt_optim_piece_count(t->optim));
+                      ((size_t)t->param_count + (size_t)tt_optim_piece_count(t->optim)) +
+                  (size_t)tables_entries(t);
     const char *prefix;
     const float *base;
 
@@ -108,6 +128,7 @@ static void list_entries(tt_trainer *t, bool whole)
         else if (!t->world->rank)
             list_whole(t, k, prefix, base);
     }
+    if (!t->world->rank) list_tables(t);
 }
 
 /* The entries again, where the current half of the state is now. */
@@ -115,8 +136,17 @@ static void follow_state(tt_trainer *t)
 {
     const char *prefix;
 
-    for (int i = 0; i < t->entry_count; i++)
-        t->entries[i].data = vector_of(t, t->entry_from[i].vector, &prefix) + t->entry_from[i].at;
+    for (int i = 0; i < t->entry_count; i++) {
+        tt_entry *e = &t->entries[i], now;
+        entry_from from = t->entry_from[i];
+        if (from.vector >= 0) {
+            e->data = vector_of(t, from.vector, &prefix) + from.at;
+            continue;
+        }
+        tables_measure(t, (int)from.at, from.vector, &now);
+        e->shape[0] = now.shape[0];
+        e->bytes = now.bytes;
+    }
 }
 
 /* Ranks other than 0 that have pieces, and how many of those come before this one. */
@@ -154,6 +184,8 @@ tt_err trainer_saver_open(tt_trainer *t)
                        .entries = t->entries,
                        .file = t->entry_files,
                        .count = t->entry_count,
+                       .fill = t->table_count ? fill_entry : NULL,
+                       .who = t,
                        .parts = t->world->rank ? 0 : helpers,
                        .part = t->world->rank ? before + 1 : 0,
                        .token = t->token,
@@ -169,13 +201,14 @@ static void put(json_t *meta, const char *key, double v)
 static json_t *make_meta(const tt_trainer *t, double score)
 {
     json_t *meta = json_pack(
-        "{s:I, s:f, s:I, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:I}", "step",
+        "{s:I, s:f, s:I, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:s, s:I}", "step",
         (json_int_t)t->step, "epoch", (double)t->step / (double)t->epoch_steps, "seed",
         (json_int_t)t->conf.seed, "name", t->job.name, "optimizer", tt_optim_name(t->optim),
-        "kernels", tt_model_kernels(t->model)->name, "threads", (json_int_t)t->threads, "workers",
-        (json_int_t)working(t), "units", (json_int_t)tt_strategy_units(t->strategy), "accumulate",
-        (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch, "version", TT_VERSION,
-        "early_bad", (json_int_t)t->early_bad);
+        "kernels", tt_model_kernels(t->model)->name, "precision",
+        precision_name(tt_model_kernels(t->model)->precision), "threads", (json_int_t)t->threads,
+        "workers", (json_int_t)working(t), "units", (json_int_t)tt_strategy_units(t->strategy),
+        "accumulate", (json_int_t)t->conf.accumulate, "batch", (json_int_t)t->order.batch,
+        "version", TT_VERSION, "early_bad", (json_int_t)t->early_bad);
 
     tt_label l = keep_label(t);
     if (l.generation) {
@@ -316,7 +349,7 @@ static bool restore_parts(const tt_ckpt *c, const tt_entry *want, float *to, tt_
     return true;
 }
 
-static tt_err restore_floats(const tt_ckpt *c, const tt_entry *want, float *to)
+tt_err restore_floats(const tt_ckpt *c, const tt_entry *want, float *to)
 {
     const tt_entry *have = tt_ckpt_find(c, want->name);
     tt_err err;
@@ -334,6 +367,23 @@ static tt_err restore_floats(const tt_ckpt *c, const tt_entry *want, float *to)
                        "'%s' has another shape in the checkpoint: it belongs to another model",
                        want->name);
     return tt_entry_floats(have, to, want->bytes / 4);
+}
+
+/* A tensor of which the checkpoint has some rows alone: the others are as a training begins with
+ * them, which they are by now. */
+static tt_err restore_entry(tt_trainer *t, const tt_ckpt *c, int i)
+{
+    const tt_entry *want = &t->entries[i], *have = tt_ckpt_find(c, want->name), *rows;
+    const char *name = t->entry_from[i].vector ? strchr(want->name, '.') + 1 : want->name;
+    float *to = (float *)(uintptr_t)want->data;
+    char list[512];
+
+    snprintf(list, sizeof list, "%s.rows", name);
+    if (!have || want->rank != 2 || !(rows = tt_ckpt_find(c, list)))
+        return restore_floats(c, want, to);
+    for (int64_t k = 0; k < want->bytes / 4 && t->entry_from[i].vector; k++)
+        to[k] = (float)tt_optim_initial(t->optim);
+    return tables_scatter(rows, have, want->shape[0], want->shape[1], to);
 }
 
 static void compare_count(const json_t *meta, const char *key, int64_t now, tt_str *out)
@@ -361,6 +411,11 @@ static void compare_conditions(const tt_trainer *t, const json_t *meta)
     compare_count(meta, "accumulate", t->conf.accumulate, &changed);
     compare_count(meta, "batch", t->order.batch, &changed);
     compare_count(meta, "seed", t->conf.seed, &changed);
+    const char *precision = json_string_value(json_object_get(meta, "precision"));
+    const char *precise = precision_name(tt_model_kernels(t->model)->precision);
+    if (precision && strcmp(precision, precise))
+        tt_str_add(&changed, "%sprecision %s, now %s", changed.size ? "; " : "", precision,
+                   precise);
     if (kernels && strcmp(kernels, now))
         tt_str_add(&changed, "%skernels %s, now %s", changed.size ? "; " : "", kernels, now);
     if (tt_strategy_residual(t->strategy))
@@ -440,7 +495,8 @@ tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c)
     snprintf(folder, sizeof folder, "%s/checkpoints", t->dir->path);
     list_entries(t, true);
     for (int i = 0; i < t->entry_count && !err; i++)
-        err = restore_floats(c, &t->entries[i], (float *)(uintptr_t)t->entries[i].data);
+        if (t->entry_from[i].vector >= 0) err = restore_entry(t, c, i);
+    if (!err) err = tables_restore(t, c);
     t->entries = entries;
     t->entry_files = files;
     t->entry_from = from;

@@ -173,7 +173,8 @@ const char *tt_train_name(const tt_trainer *t);
 const char *tt_train_run(const tt_trainer *t); /* "" with no_files */
 const tt_model *tt_train_model(const tt_trainer *t);
 const tt_data *tt_train_data(const tt_trainer *t);
-const float *tt_train_params(const tt_trainer *t); /* where they are until the next step */
+const float *tt_train_params(const tt_trainer *t); /* where they are until the next step; those
+                                                    * of tables are not among them           */
 int64_t tt_train_parameters(const tt_trainer *t);  /* how many, without running statistics */
 int tt_train_threads(const tt_trainer *t);         /* of this rank */
 const tt_world *tt_train_world(const tt_trainer *t);
@@ -184,7 +185,10 @@ int64_t tt_train_first_step(const tt_trainer *t);         /* > 0 after a resume 
 const char *tt_train_best(const tt_trainer *t);           /* "val.accuracy max", "" if none */
 json_t *tt_train_summary(tt_trainer *t);                  /* as in summary.json; a new reference */
 
-/* SHA-256 over all parameters in name order, little-endian float32. */
+/* SHA-256 over all parameters in name order, little-endian float32; of a table its rows that are
+ * there, ascending, each with its number before it. */
+void tt_train_sha(const tt_trainer *t, char hex[65]);
+/* The same of parameters alone. */
 void tt_params_sha(const tt_param *params, int count, const float *w, char hex[65]);
 
 /* The name, and the model, data, train, parallel and checkpoint maps of a job; TT_EINVAL for what
@@ -208,9 +212,9 @@ tt_err tt_job_settle(tt_tree *job);
 typedef struct tt_use tt_use;
 typedef struct tt_use_opts {
     tt_tree *job;
-    const char *weights; /* as tt_weights_load takes them. model.rename is for files of others:
-                          * what we saved has our names already                             */
-    const float *params; /* or weights in memory, as tt_train_params gives them; copied     */
+    const char *weights;       /* as tt_weights_load takes them. model.rename is for files of
+                                * others: what we saved has our names already                */
+    const tt_trainer *trained; /* or those that this one has now; copied                    */
     bool partial;
     const char *layer;  /* whose output is wanted; NULL: the last                          */
     int threads, batch; /* 0: as the job says                                              */

@@ -556,12 +556,17 @@ static tt_err read_job(tt_trainer *t, const tt_train_opts *o, const tt_kernels *
         (err = read_checkpoint(t->job.checkpoint, &t->save)))
         return err;
     t->plan.accumulate = t->conf.accumulate;
-    if ((err = find_kernels(t->job.train, &t->conf, k))) return err;
-    /* Of a run that goes on the bits depend on what was chosen when it began. */
-    char before[64];
+    /* Of a run that goes on the bits depend on what was chosen when it began; in another precision
+     * there is no going on with the same. */
+    char before[64], precision[64];
     const tt_kernels *same;
-    if (t->plan.exact && !strcmp(t->conf.kernels, "auto") &&
-        value_before(o, "train.kernels", before) && !tt_kernels_find(before, &same)) {
+    bool went_on = value_before(o, "train.kernels", before);
+    bool other = value_before(o, "train.precision", precision) &&
+                 strcmp(precision, precision_name((tt_precision)t->conf.precision)) != 0;
+    if (went_on && other && !strcmp(t->conf.kernels, before)) t->conf.kernels = "auto";
+    if ((err = find_kernels(t->job.train, &t->conf, k))) return err;
+    if (t->plan.exact && !strcmp(t->conf.kernels, "auto") && went_on && !other &&
+        !tt_kernels_pick(before, (*k)->precision, &same)) {
         *k = same;
         t->conf.kernels = same->name;
     }
@@ -575,14 +580,13 @@ static tt_err open_parts(tt_trainer *t, const tt_train_opts *o, const tt_kernels
                         .sync_norm = !t->plan.exact && tt_strategy_seats(t->strategy) > 1};
     tt_err err;
 
-    if ((err = tt_model_open(t->job.model, &mo, &t->model))) return err;
+    if ((err = tables_model(t, &mo))) return err;
     t->params = tt_model_params(t->model, &t->param_count);
     t->size = tt_model_size(t->model);
     if ((err = plan_steps(t)) ||
         (err = check_goals(&t->job, &t->conf, o->no_files ? NULL : &t->save, t->model,
                            tt_data_count(t->data, TT_VAL) > 0, t->data)) ||
-        (err = tt_optim_open(t->conf.optimizer, t->conf.schedule, t->conf.clip, t->conf.groups,
-                             t->params, t->param_count, t->steps, t->epoch_steps, &t->optim)))
+        (err = tables_optim(t)))
         return err;
     t->slot_count = tt_optim_slots(t->optim);
     return TT_OK;
@@ -695,6 +699,7 @@ int64_t tt_train_parameters(const tt_trainer *t)
     int64_t n = 0;
     for (int i = 0; i < t->param_count; i++)
         if (t->params[i].role != TT_STAT) n += t->params[i].n;
+    for (int i = 0; i < t->table_count; i++) n += t->tables[i].rows * t->tables[i].dim;
     return n;
 }
 int tt_train_threads(const tt_trainer *t)

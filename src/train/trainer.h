@@ -30,10 +30,10 @@ typedef struct goal {
 enum { ON_NAN_STOP, ON_NAN_SKIP, ON_NAN_ROLLBACK };
 
 typedef struct train_conf {
-    int on_nan;
+    int on_nan, precision; /* a tt_precision */
     int64_t epochs, steps, steps_per_epoch, batch, seed, accumulate, threads, log_every;
     const char *kernels, *validate_text;
-    tt_node *optimizer, *schedule, *clip, *groups, *early_stop;
+    tt_node *optimizer, *tables, *schedule, *clip, *groups, *early_stop;
     cadence validate;
     goal early;
     int64_t patience;
@@ -53,6 +53,10 @@ tt_err read_checkpoint(tt_node *checkpoint, save_conf *out);
 tt_err read_plan(const tt_job *job, tt_plan *out); /* refuses what the model asks for in vain */
 tt_err check_nan(const tt_job *job, const train_conf *c, const tt_plan *p); /* is it possible? */
 tt_err find_kernels(tt_node *train, const train_conf *c, const tt_kernels **out);
+static inline const char *precision_name(tt_precision p) /* as the job says it */
+{
+    return p == TT_IN_BF16 ? "bf16" : "float32";
+}
 /* Refuses goals that this model or this data can never tell. `save` may be NULL, `d` before it is
  * open. */
 tt_err check_goals(const tt_job *job, const train_conf *c, const save_conf *save, const tt_model *m,
@@ -133,6 +137,9 @@ struct tt_trainer {
     int threads, bound; /* bound: of them to CPUs of their own */
     const tt_param *params;
     int param_count;
+    const tt_model_table *tables; /* what is sparse */
+    int table_count;
+    const char *dense_rows; /* why what is sparse has no tables; NULL: it has */
     int64_t size;
     tt_state state; /* as it is after the last step */
     int slot_count;
@@ -225,6 +232,30 @@ tt_epoch epoch_ended(const tt_trainer *t); /* with this step, by its witness */
 /* grains.c: sets plan.grains where the job leaves it to us */
 tt_err choose_grains(tt_trainer *t, const tt_kernels *k);
 
+/* tables.c: rows that are not in the flat array */
+enum { TABLE_ROWS = -1, TABLE_WEIGHTS = -2, TABLE_SLOTS = -3 }; /* vectors, and on downwards */
+tt_err tables_model(tt_trainer *t, tt_model_opts *mo);          /* opens it */
+tt_err tables_optim(tt_trainer *t);                             /* ... and this */
+void tables_tell(const tt_trainer *t);   /* rank 0: what the job asks for in vain */
+int tables_entries(const tt_trainer *t); /* of a checkpoint */
+/* Of table i: its entry of this vector; -> its file. */
+const char *tables_entry(const tt_trainer *t, int i, int vector, tt_entry *out);
+void tables_measure(const tt_trainer *t, int i, int vector, tt_entry *out); /* all but its name */
+void tables_fill(const tt_trainer *t, int i, int vector, void *to);         /* what is in it */
+tt_err tables_restore(tt_trainer *t, const tt_ckpt *c);
+/* Rows of a tensor of somebody's that is (rows, dim), all of them or, with `rows`, those: into
+ * table i with the state of new ones. TT_ECKPT if they do not fit. */
+tt_err tables_put(tt_trainer *t, int i, const tt_entry *rows, const tt_entry *values);
+/* Numbers of a sparse tensor to where they are in a dense one, of `n` rows of `each`. */
+tt_err tables_scatter(const tt_entry *rows, const tt_entry *values, int64_t n, int64_t each,
+                      float *to);
+/* All weights, as a model without tables has them. */
+void tables_whole(const tt_trainer *t, const tt_param *params, int count, float *w);
+
+/* weights.c: tt_weights_load, and the rows of t's tables, too; `put`: into them. */
+tt_err weights_load(const char *path, const tt_node *rules, bool partial, const tt_model *m,
+                    float *w, tt_trainer *t, bool put);
+
 /* save.c */
 tt_entry entry_of(const tt_param *p, const char *name,
                   const float *base); /* base: the flat array */
@@ -232,6 +263,8 @@ tt_err trainer_saver_open(tt_trainer *t);
 tt_err trainer_save(tt_trainer *t);        /* all ranks call these two */
 tt_err trainer_await_saver(tt_trainer *t); /* until no rank's writer is at work */
 void trainer_poll_saver(tt_trainer *t);    /* tells the progress what became of saves */
+/* An entry of this name and shape, whole or in parts. */
+tt_err restore_floats(const tt_ckpt *c, const tt_entry *want, float *to);
 tt_err trainer_find_ckpt(tt_trainer *t, tt_ckpt **out);  /* the newest that is good; NULL: none */
 tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c); /* takes the state from it */
 

@@ -49,6 +49,27 @@ static tt_err load_weights(tt_use *u, const tt_use_opts *o)
     return tt_weights_load(o->weights, rename, o->partial, u->model, u->w);
 }
 
+/* Numbers that a thread puts out at once: of 64 texts with a large vocabulary they would fill the
+ * memory. */
+enum { OUTPUT_MOST = 32 << 20 };
+
+/* The job of an exact run names the kernels that its bits depend on. It may be used all the same
+ * where those do not run, or in the other precision. */
+static tt_err kernels_of_use(tt_use *u, const tt_kernels **k)
+{
+    const bool half = u->conf.precision == TT_IN_BF16;
+    tt_err err = find_kernels(u->job.train, &u->conf, k), other;
+    char why[512];
+
+    if (!err || !strcmp(u->conf.kernels, "auto")) return err;
+    snprintf(why, sizeof why, "%s", tt_message());
+    other = tt_kernels_pick(u->conf.kernels, half ? TT_IN_FLOAT32 : TT_IN_BF16, k);
+    if (err != TT_EENV && other == TT_EINVAL) return tt_fail(err, "%s", why); /* there are none */
+    if ((err = tt_kernels_pick("auto", (tt_precision)u->conf.precision, k))) return err;
+    tt_warn("trained with %s kernels, used with %s", u->conf.kernels, (*k)->name);
+    return TT_OK;
+}
+
 tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
 {
     tt_use *u = calloc(1, sizeof *u);
@@ -59,7 +80,7 @@ tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
     if (!u) return tt_fail(TT_ENOMEM, "no memory");
     u->o = *o;
     if ((err = tt_job_read(o->job, &u->job)) || (err = read_train(u->job.train, &u->conf)) ||
-        (err = find_kernels(u->job.train, &u->conf, &k)))
+        (err = kernels_of_use(u, &k)))
         goto fail;
     /* The run may come from a larger machine; in use, the number of threads changes no result. */
     int threads = (int)u->conf.threads, cpus = tt_cpu_count();
@@ -68,16 +89,15 @@ tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
     u->layer = o->layer;
     tt_model_opts mo = {.kernels = k, .samples = u->grain, .keep = o->layer};
     if ((err = tt_model_open(u->job.model, &mo, &u->model))) goto fail;
+    while (!o->batch && u->grain > 1 && u->grain * tt_use_features(u) > OUTPUT_MOST) u->grain /= 2;
     u->params = tt_model_params(u->model, &u->param_count);
     u->bytes = (size_t)tt_model_size(u->model) * sizeof(float);
     if (!(u->w = tt_block_alloc(u->bytes))) {
         err = tt_fail(TT_ENOMEM, "no memory for the weights");
         goto fail;
     }
-    if (o->params)
-        memcpy(u->w, o->params, u->bytes);
-    else
-        tt_model_init(u->model, (uint64_t)u->conf.seed, u->w);
+    tt_model_init(u->model, (uint64_t)u->conf.seed, u->w);
+    if (o->trained) tables_whole(o->trained, u->params, u->param_count, u->w);
     if (o->weights && (err = load_weights(u, o))) goto fail;
     tt_model_bind(u->model, u->w);
     tt_model_refresh(u->model, 0, 1);

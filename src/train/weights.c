@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "hf.h"
+#include "trainer.h"
 
 /* What is loaded from: the model's file of a checkpoint of ours, or any safetensors file. */
 typedef struct source {
@@ -153,8 +154,10 @@ typedef struct loading {
     bool lone_head; /* hf: there is lm_head, but not wte, which is the same */
     const tt_param *params;
     int count, taken;
-    bool *got; /* (count) */
+    bool *got; /* (count, and of each table) */
     float *w;
+    tt_trainer *t; /* whose tables have rows, too; NULL: there are none */
+    bool put;      /* into them */
     list missing, extra, unfit, odd;
 } loading;
 
@@ -163,7 +166,41 @@ static int find_param(const loading *l, const char *name)
     int k = 0;
 
     while (k < l->count && strcmp(l->params[k].name, name)) k++;
+    for (int i = 0; k == l->count && l->t && i < l->t->table_count; i++)
+        if (!strcmp(l->t->tables[i].name, name)) return l->count + i;
     return k == l->count ? -1 : k;
+}
+
+static int all_of(const loading *l)
+{
+    return l->count + (l->t ? l->t->table_count : 0);
+}
+
+static const char *name_of(const loading *l, int k)
+{
+    return k < l->count ? l->params[k].name : l->t->tables[k - l->count].name;
+}
+
+/* The list of the rows that a tensor has, if it has not all; its name is that of the tensor and
+ * this. */
+static const char list_tail[] = ".rows";
+
+static const tt_entry *rows_of(const loading *l, const tt_entry *e)
+{
+    char name[1024];
+
+    snprintf(name, sizeof name, "%s%s", e->name, list_tail);
+    return tt_tensors_find(l->file, name);
+}
+
+static bool is_list(const loading *l, const tt_entry *e)
+{
+    size_t n = strlen(e->name), tail = sizeof list_tail - 1;
+    char name[1024];
+
+    if (n <= tail || n >= sizeof name || strcmp(e->name + n - tail, list_tail)) return false;
+    snprintf(name, sizeof name, "%.*s", (int)(n - tail), e->name);
+    return tt_tensors_find(l->file, name) != NULL;
 }
 
 static void show_shape(const int64_t *dim, int rank, bool turn, char *out, size_t size)
@@ -177,19 +214,43 @@ static void show_shape(const int64_t *dim, int rank, bool turn, char *out, size_
         tt_shape_show(s, out, size);
 }
 
+/* Rows of a tensor: into a table, or to their places in a parameter. */
+static tt_err take_rows(loading *l, const tt_entry *e, const tt_entry *rows, int k)
+{
+    const tt_model_table *m = k < l->count ? NULL : &l->t->tables[k - l->count];
+    const tt_param *p = m ? NULL : &l->params[k];
+    bool fits = m ? e->rank == 2 && e->shape[1] == m->dim && (rows || e->shape[0] == m->rows)
+                  : p->rank == 2;
+    tt_err err = TT_OK;
+
+    if (fits && !m)
+        err = tables_scatter(rows, e, p->shape[0], p->shape[1], l->w + p->at);
+    else if (fits && l->put)
+        err = tables_put(l->t, k - l->count, rows, e);
+    if (fits && err != TT_ECKPT) {
+        l->taken++;
+        return err;
+    }
+    list_add(&l->unfit, "%.200s%s%s", e->name, err ? ": " : "", err ? tt_message() : "");
+    return TT_OK;
+}
+
 /* The numbers of a tensor for a parameter, or a complaint. */
 static tt_err take_entry(loading *l, const tt_entry *e, int k, bool turn)
 {
-    const tt_param *p = &l->params[k];
+    const tt_entry *rows = rows_of(l, e);
     char have[80], want[80];
-    float *to = l->w + p->at, *temp;
+    float *temp;
     tt_err err;
 
     if (l->got[k]) {
-        list_add(&l->odd, "%.200s: another tensor is %s already", e->name, p->name);
+        list_add(&l->odd, "%.200s: another tensor is %s already", e->name, name_of(l, k));
         return TT_OK;
     }
     l->got[k] = true;
+    if (rows || k >= l->count) return take_rows(l, e, rows, k);
+    const tt_param *p = &l->params[k];
+    float *to = l->w + p->at;
     for (int i = 0; i < p->rank || e->rank != p->rank; i++) {
         if (e->rank == p->rank && e->shape[i] == p->shape[turn ? p->rank - 1 - i : i]) continue;
         show_shape(e->shape, e->rank, false, have, sizeof have);
@@ -217,6 +278,7 @@ static tt_err take_rest(loading *l, const tt_entry *e, const char *name)
     float *have;
     tt_err err;
 
+    if (wte >= l->count) wte = -1; /* a table: nothing is tied to it */
     if ((wte < 0 && strcmp(name + tail, ".bias")) || (wte >= 0 && n != l->params[wte].n)) {
         list_add(&l->extra, "%.200s", e->name);
         return TT_OK;
@@ -264,11 +326,11 @@ static tt_err take_all(loading *l)
         if (param_of(l, e, name, sizeof name, &use) >= 0 || use == HF_IGNORE) continue;
         if (l->hf)
             err = take_rest(l, e, name);
-        else if (!is_extra(e))
+        else if (!is_extra(e) && !is_list(l, e))
             list_add(&l->extra, "%.200s", e->name);
     }
-    for (int k = 0; k < l->count; k++)
-        if (!l->got[k]) list_add(&l->missing, "%.200s", l->params[k].name);
+    for (int k = 0; k < all_of(l); k++)
+        if (!l->got[k]) list_add(&l->missing, "%.200s", name_of(l, k));
     return err;
 }
 
@@ -287,7 +349,7 @@ static tt_err tell(const loading *l)
             tt_fail(TT_ECKPT, "%s does not fit the model%s%s", l->path, report.data,
                     l->partial ? "" : "\n(--partial takes what matches; model.rename maps names)");
     else if (report.size)
-        tt_warn("%s: took %d of %d tensors%s", l->path, l->taken, l->count, report.data);
+        tt_warn("%s: took %d of %d tensors%s", l->path, l->taken, all_of(l), report.data);
     tt_str_free(&report);
     return err;
 }
@@ -318,15 +380,15 @@ static tt_err check_rules(const tt_node *rules)
     return TT_OK;
 }
 
-tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, const tt_model *m,
-                       float *w)
+tt_err weights_load(const char *path, const tt_node *rules, bool partial, const tt_model *m,
+                    float *w, tt_trainer *t, bool put)
 {
     source s = {0};
-    loading l = {.path = path, .rules = rules, .partial = partial, .w = w};
+    loading l = {.path = path, .rules = rules, .partial = partial, .w = w, .t = t, .put = put};
     tt_err err = check_rules(rules);
 
     l.params = tt_model_params(m, &l.count);
-    l.got = calloc((size_t)l.count + 1, sizeof *l.got);
+    l.got = calloc((size_t)all_of(&l) + 1, sizeof *l.got);
     if (!l.got) err = tt_fail(TT_ENOMEM, "no memory");
     if (!err) err = source_open(path, &s);
     l.file = s.file;
@@ -338,4 +400,10 @@ tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, con
     tt_str_free(&l.odd.text);
     free(l.got);
     return err;
+}
+
+tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, const tt_model *m,
+                       float *w)
+{
+    return weights_load(path, rules, partial, m, w, NULL, false);
 }

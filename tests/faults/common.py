@@ -36,6 +36,27 @@ parallel: {exact: true, grains: 6, timeout: 20s}
 checkpoint: {every: 3, keep: 2, best: val.accuracy max}
 """
 
+# Tables, which are changed in place; rows are named again and again, and some for the first time.
+TABLES = """\
+name: clicks
+model:
+  input: {features: [6], ids: 8}
+  layers: [dlrm: {rows: [500, 20, 9, 300, 50, 2000, 7, 1], dim: 8, bottom: [16], top: [16]}]
+  loss: bce
+data:
+  train: {format: synth, kind: clicks, count: 540}
+  val: {count: 60}
+train:
+  epochs: 3
+  batch: 60
+  optimizer: {adam: {lr: 0.01}}
+  tables: {adagrad: {lr: 0.05}}
+  threads: 1
+  log_every: 1
+parallel: {exact: true, grains: 6, timeout: 20s}
+checkpoint: {every: 3, keep: 2, best: val.loss min}
+"""
+
 
 class Failed(Exception):
     pass

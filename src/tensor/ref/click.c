@@ -11,23 +11,24 @@ static int64_t row_at(const tt_embed_args *a, int i, int64_t k)
     return id < 0 ? -1 : ((a->base ? a->base[k] : 0) + id) * a->dim;
 }
 
-void tt_ref_embed_forward(const tt_embed_args *a)
+void REF(embed_forward)(const tt_embed_args *a)
 {
     for (int i = 0; i < a->n; i++)
         for (int64_t k = 0; k < a->k; k++) {
             int64_t row = row_at(a, i, k);
-            float *y = a->y + (i * a->k + k) * a->dim;
-            for (int64_t d = 0; d < a->dim; d++) y[d] = row < 0 ? 0 : a->w[row + d];
+            tt_act *y = a->y + (i * a->k + k) * a->dim;
+            for (int64_t d = 0; d < a->dim; d++) set(&y[d], row < 0 ? 0 : a->w[row + d]);
         }
 }
 
-void tt_ref_embed_backward(const tt_embed_args *a)
+void REF(embed_backward)(const tt_embed_args *a)
 {
     for (int i = 0; i < a->n; i++)
         for (int64_t k = 0; k < a->k; k++) {
             int64_t row = row_at(a, i, k);
-            const float *dy = a->dy + (i * a->k + k) * a->dim;
-            for (int64_t d = 0; d < a->dim && row >= 0; d++) a->dw[row + d] += dy[d];
+            const tt_act *dy = a->dy + (i * a->k + k) * a->dim;
+            for (int64_t d = 0; d < a->dim && row >= 0; d++)
+                put_float(&a->dw[row + d], get(dy[d]), true);
         }
 }
 
@@ -42,7 +43,7 @@ static double share_of(const tt_embed_args *a, int i)
     return a->mean && there ? 1 / (double)there : 1;
 }
 
-void tt_ref_bag_forward(const tt_embed_args *a)
+void REF(bag_forward)(const tt_embed_args *a)
 {
     for (int i = 0; i < a->n; i++)
         for (int64_t d = 0; d < a->dim; d++) {
@@ -51,17 +52,17 @@ void tt_ref_bag_forward(const tt_embed_args *a)
                 int64_t row = row_at(a, i, k);
                 if (row >= 0) sum += a->w[row + d];
             }
-            a->y[i * a->dim + d] = (float)(sum * share_of(a, i));
+            set(&a->y[i * a->dim + d], sum * share_of(a, i));
         }
 }
 
-void tt_ref_bag_backward(const tt_embed_args *a)
+void REF(bag_backward)(const tt_embed_args *a)
 {
     for (int i = 0; i < a->n; i++)
         for (int64_t k = 0; k < a->k; k++) {
             int64_t row = row_at(a, i, k);
             for (int64_t d = 0; d < a->dim && row >= 0; d++)
-                tt_ref_put(&a->dw[row + d], a->dy[i * a->dim + d] * share_of(a, i), true);
+                put_float(&a->dw[row + d], get(a->dy[i * a->dim + d]) * share_of(a, i), true);
         }
 }
 
@@ -71,26 +72,26 @@ static double sum_over(const tt_fold_args *a, int i, int64_t d)
 {
     double sum = 0;
 
-    for (int64_t k = 0; k < a->k; k++) sum += a->x[(i * a->k + k) * a->dim + d];
+    for (int64_t k = 0; k < a->k; k++) sum += get(a->x[(i * a->k + k) * a->dim + d]);
     return sum;
 }
 
-void tt_ref_sum_forward(const tt_fold_args *a)
+void REF(sum_forward)(const tt_fold_args *a)
 {
     for (int i = 0; i < a->n; i++)
-        for (int64_t d = 0; d < a->dim; d++) a->y[i * a->dim + d] = (float)sum_over(a, i, d);
+        for (int64_t d = 0; d < a->dim; d++) set(&a->y[i * a->dim + d], sum_over(a, i, d));
 }
 
-void tt_ref_sum_backward(const tt_fold_args *a)
+void REF(sum_backward)(const tt_fold_args *a)
 {
     for (int i = 0; i < a->n; i++)
         for (int64_t k = 0; k < a->k; k++)
             for (int64_t d = 0; d < a->dim; d++)
-                tt_ref_put(&a->dx[(i * a->k + k) * a->dim + d], a->dy[i * a->dim + d], a->dx_add);
+                put(&a->dx[(i * a->k + k) * a->dim + d], get(a->dy[i * a->dim + d]), a->dx_add);
 }
 
 /* The dots of all pairs are half of what the square of the sum has above the sum of squares. */
-void tt_ref_fm_forward(const tt_fold_args *a)
+void REF(fm_forward)(const tt_fold_args *a)
 {
     for (int i = 0; i < a->n; i++) {
         double y = 0;
@@ -98,37 +99,37 @@ void tt_ref_fm_forward(const tt_fold_args *a)
             double sum = sum_over(a, i, d);
             y += sum * sum;
             for (int64_t k = 0; k < a->k; k++) {
-                double v = a->x[(i * a->k + k) * a->dim + d];
+                double v = get(a->x[(i * a->k + k) * a->dim + d]);
                 y -= v * v;
             }
         }
-        a->y[i] = (float)(y / 2);
+        set(&a->y[i], y / 2);
     }
 }
 
-void tt_ref_fm_backward(const tt_fold_args *a)
+void REF(fm_backward)(const tt_fold_args *a)
 {
     for (int i = 0; i < a->n; i++)
         for (int64_t d = 0; d < a->dim; d++) {
             double sum = sum_over(a, i, d);
             for (int64_t k = 0; k < a->k; k++) {
                 int64_t at = (i * a->k + k) * a->dim + d;
-                tt_ref_put(&a->dx[at], a->dy[i] * (sum - a->x[at]), a->dx_add);
+                put(&a->dx[at], get(a->dy[i]) * (sum - get(a->x[at])), a->dx_add);
             }
         }
 }
 
 /* ---- interaction ---- */
 
-size_t tt_ref_interact_scratch(const tt_interact_args *a)
+size_t REF(interact_scratch)(const tt_interact_args *a)
 {
-    return (size_t)a->k * (sizeof(float *) + sizeof(float *) + sizeof(bool));
+    return (size_t)a->k * (sizeof(tt_act *) + sizeof(tt_act *) + sizeof(bool));
 }
 
 /* The vectors of a sample, and where their gradients go. */
 typedef struct vectors {
-    const float **x;
-    float **dx;
+    const tt_act **x;
+    tt_act **dx;
     bool *add;
 } vectors;
 
@@ -138,7 +139,7 @@ static vectors vectors_of(const tt_interact_args *a, int i)
     int64_t at = 0;
 
     v.x = a->scratch;
-    v.dx = (float **)(v.x + a->k);
+    v.dx = (tt_act **)(v.x + a->k);
     v.add = (bool *)(v.dx + a->k);
     for (int p = 0; p < a->parts; p++)
         for (int64_t c = 0; c < a->count[p]; c++, at++) {
@@ -150,40 +151,40 @@ static vectors vectors_of(const tt_interact_args *a, int i)
     return v;
 }
 
-void tt_ref_interact_forward(const tt_interact_args *a)
+void REF(interact_forward)(const tt_interact_args *a)
 {
     int64_t out = a->dim + a->k * (a->k - 1) / 2;
 
     for (int i = 0; i < a->n; i++) {
         vectors v = vectors_of(a, i);
-        float *y = a->y + i * out;
+        tt_act *y = a->y + i * out;
         memcpy(y, v.x[0], (size_t)a->dim * sizeof *y);
         y += a->dim;
         for (int64_t r = 1; r < a->k; r++)
             for (int64_t c = 0; c < r; c++) {
                 double dot = 0;
-                for (int64_t d = 0; d < a->dim; d++) dot += (double)v.x[r][d] * v.x[c][d];
-                *y++ = (float)dot;
+                for (int64_t d = 0; d < a->dim; d++) dot += get(v.x[r][d]) * get(v.x[c][d]);
+                set(y++, dot);
             }
     }
 }
 
 /* Vectors in their order: two parts may be the same tensor, of which the second adds. */
-void tt_ref_interact_backward(const tt_interact_args *a)
+void REF(interact_backward)(const tt_interact_args *a)
 {
     int64_t out = a->dim + a->k * (a->k - 1) / 2;
 
     for (int i = 0; i < a->n; i++) {
         vectors v = vectors_of(a, i);
-        const float *first = a->dy + i * out, *dots = first + a->dim;
+        const tt_act *first = a->dy + i * out, *dots = first + a->dim;
         for (int64_t r = 0; r < a->k; r++)
             for (int64_t d = 0; d < a->dim && v.dx[r]; d++) {
-                double sum = r ? 0 : first[d];
+                double sum = r ? 0 : get(first[d]);
                 for (int64_t c = 0; c < a->k; c++) {
                     int64_t high = r > c ? r : c, low = r > c ? c : r;
-                    if (r != c) sum += (double)dots[high * (high - 1) / 2 + low] * v.x[c][d];
+                    if (r != c) sum += get(dots[high * (high - 1) / 2 + low]) * get(v.x[c][d]);
                 }
-                tt_ref_put(&v.dx[r][d], sum, v.add[r]);
+                put(&v.dx[r][d], sum, v.add[r]);
             }
     }
 }

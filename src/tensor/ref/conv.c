@@ -2,24 +2,24 @@
  */
 #include "tensor/ref/ref.h"
 
-tt_layout tt_ref_conv_layout(const tt_window *w, int n)
+tt_layout REF(conv_layout)(const tt_window *w, int n)
 {
     (void)w, (void)n;
     return TT_PLAIN;
 }
 
-size_t tt_ref_conv_packed(const tt_conv *c)
+size_t REF(conv_packed)(const tt_conv *c)
 {
     (void)c;
     return 0;
 }
 
-void tt_ref_conv_pack(const tt_conv *c, const float *w, float *packed)
+void REF(conv_pack)(const tt_conv *c, const float *w, tt_act *packed)
 {
     (void)c, (void)w, (void)packed; /* 0 floats: weights are used as they are */
 }
 
-size_t tt_ref_conv_scratch(const tt_conv *c, int n)
+size_t REF(conv_scratch)(const tt_conv *c, int n)
 {
     (void)c, (void)n;
     return 0;
@@ -49,7 +49,7 @@ static double forward_at(const tt_window *w, const tt_conv_args *a, int n, int o
             for (int kx = 0; kx < w->kw; kx++) {
                 int y = oy * w->sh - w->ph + ky * w->dh, x = ox * w->sw - w->pw + kx * w->dw;
                 if (y < 0 || y >= w->h || x < 0 || x >= w->w) continue;
-                sum += (double)a->x[x_at(w, n, first + i, y, x)] * a->w[w_at(w, o, i, ky, kx)];
+                sum += get(a->x[x_at(w, n, first + i, y, x)]) * weight(a->w[w_at(w, o, i, ky, kx)]);
             }
     return sum;
 }
@@ -57,7 +57,7 @@ static double forward_at(const tt_window *w, const tt_conv_args *a, int n, int o
 static void turned_forward(const tt_conv *c, const tt_conv_args *a);
 static void turned_backward(const tt_conv *c, const tt_conv_args *a);
 
-void tt_ref_conv_forward(const tt_conv *c, const tt_conv_args *a)
+void REF(conv_forward)(const tt_conv *c, const tt_conv_args *a)
 {
     const tt_window *w = &c->win;
 
@@ -71,7 +71,7 @@ void tt_ref_conv_forward(const tt_conv *c, const tt_conv_args *a)
             for (int oy = 0; oy < w->oh; oy++)
                 for (int ox = 0; ox < w->ow; ox++) {
                     double v = forward_at(w, a, n, o, oy, ox);
-                    a->y[y_at(w, n, o, oy, ox)] = (float)(c->relu && v < 0 ? 0 : v);
+                    set(&a->y[y_at(w, n, o, oy, ox)], c->relu && v < 0 ? 0 : v);
                 }
 }
 
@@ -93,7 +93,8 @@ static double dx_at(const tt_window *w, const tt_conv_args *a, int n, int c, int
                 int oy = output_of(y, ky, w->sh, w->ph, w->dh, w->oh);
                 int ox = output_of(x, kx, w->sw, w->pw, w->dw, w->ow);
                 if (oy < 0 || ox < 0) continue;
-                sum += (double)a->dy[y_at(w, n, o, oy, ox)] * a->w[w_at(w, o, c % per, ky, kx)];
+                sum +=
+                    get(a->dy[y_at(w, n, o, oy, ox)]) * weight(a->w[w_at(w, o, c % per, ky, kx)]);
             }
     return sum;
 }
@@ -108,7 +109,7 @@ static double dw_at(const tt_window *w, const tt_conv_args *a, int o, int i, int
             for (int ox = 0; ox < w->ow; ox++) {
                 int y = oy * w->sh - w->ph + ky * w->dh, x = ox * w->sw - w->pw + kx * w->dw;
                 if (y < 0 || y >= w->h || x < 0 || x >= w->w) continue;
-                sum += (double)a->x[x_at(w, n, c, y, x)] * a->dy[y_at(w, n, o, oy, ox)];
+                sum += get(a->x[x_at(w, n, c, y, x)]) * get(a->dy[y_at(w, n, o, oy, ox)]);
             }
     return sum;
 }
@@ -119,11 +120,11 @@ static double db_at(const tt_window *w, const tt_conv_args *a, int o)
 
     for (int n = 0; n < a->n; n++)
         for (int oy = 0; oy < w->oh; oy++)
-            for (int ox = 0; ox < w->ow; ox++) sum += a->dy[y_at(w, n, o, oy, ox)];
+            for (int ox = 0; ox < w->ow; ox++) sum += get(a->dy[y_at(w, n, o, oy, ox)]);
     return sum;
 }
 
-void tt_ref_conv_backward(const tt_conv *c, const tt_conv_args *a)
+void REF(conv_backward)(const tt_conv *c, const tt_conv_args *a)
 {
     const tt_window *w = &c->win;
     int64_t outputs = (int64_t)a->n * w->o * w->oh * w->ow;
@@ -134,18 +135,18 @@ void tt_ref_conv_backward(const tt_conv *c, const tt_conv_args *a)
         return;
     }
     for (int64_t i = 0; c->relu && i < outputs; i++)
-        if (a->y[i] <= 0) a->dy[i] = 0;
+        if (get(a->y[i]) <= 0) set(&a->dy[i], 0);
     for (int n = 0; a->dx && n < a->n; n++)
         for (int ch = 0; ch < w->c; ch++)
             for (int y = 0; y < w->h; y++)
                 for (int x = 0; x < w->w; x++)
-                    tt_ref_put(&a->dx[x_at(w, n, ch, y, x)], dx_at(w, a, n, ch, y, x), a->dx_add);
+                    put(&a->dx[x_at(w, n, ch, y, x)], dx_at(w, a, n, ch, y, x), a->dx_add);
     for (int o = 0; a->dw && o < w->o; o++)
         for (int i = 0; i < w->c / w->groups; i++)
             for (int ky = 0; ky < w->kh; ky++)
                 for (int kx = 0; kx < w->kw; kx++)
-                    tt_ref_put(&a->dw[w_at(w, o, i, ky, kx)], dw_at(w, a, o, i, ky, kx), a->dw_add);
-    for (int o = 0; a->db && o < w->o; o++) tt_ref_put(&a->db[o], db_at(w, a, o), a->dw_add);
+                    put_float(&a->dw[w_at(w, o, i, ky, kx)], dw_at(w, a, o, i, ky, kx), a->dw_add);
+    for (int o = 0; a->db && o < w->o; o++) put_float(&a->db[o], db_at(w, a, o), a->dw_add);
 }
 
 /* ---- Transposed: input and output, and with them x and dy, change places ---- */
@@ -153,14 +154,14 @@ void tt_ref_conv_backward(const tt_conv *c, const tt_conv_args *a)
 static void turned_forward(const tt_conv *c, const tt_conv_args *a)
 {
     const tt_window *w = &c->win;
-    const tt_conv_args of = {.n = a->n, .w = a->w, .dy = (float *)a->x}; /* which is read alone */
+    const tt_conv_args of = {.n = a->n, .w = a->w, .dy = (tt_act *)a->x}; /* which is read alone */
 
     for (int n = 0; n < a->n; n++)
         for (int ch = 0; ch < w->c; ch++)
             for (int y = 0; y < w->h; y++)
                 for (int x = 0; x < w->w; x++) {
                     double v = dx_at(w, &of, n, ch, y, x) + (a->b ? a->b[ch] : 0);
-                    a->y[x_at(w, n, ch, y, x)] = (float)(c->relu && v < 0 ? 0 : v);
+                    set(&a->y[x_at(w, n, ch, y, x)], c->relu && v < 0 ? 0 : v);
                 }
 }
 
@@ -168,26 +169,26 @@ static void turned_backward(const tt_conv *c, const tt_conv_args *a)
 {
     const tt_window *w = &c->win;
     int64_t plane = (int64_t)w->h * w->w, outputs = a->n * w->c * plane;
-    const tt_conv_args of = {.n = a->n, .w = a->w, .x = a->dy, .dy = (float *)a->x};
+    const tt_conv_args of = {.n = a->n, .w = a->w, .x = a->dy, .dy = (tt_act *)a->x};
 
     for (int64_t i = 0; c->relu && i < outputs; i++)
-        if (a->y[i] <= 0) a->dy[i] = 0;
+        if (get(a->y[i]) <= 0) set(&a->dy[i], 0);
     for (int n = 0; a->dx && n < a->n; n++)
         for (int o = 0; o < w->o; o++)
             for (int y = 0; y < w->oh; y++)
                 for (int x = 0; x < w->ow; x++)
-                    tt_ref_put(&a->dx[y_at(w, n, o, y, x)], forward_at(w, &of, n, o, y, x),
-                               a->dx_add);
+                    put(&a->dx[y_at(w, n, o, y, x)], forward_at(w, &of, n, o, y, x), a->dx_add);
     for (int o = 0; a->dw && o < w->o; o++)
         for (int i = 0; i < w->c; i++)
             for (int ky = 0; ky < w->kh; ky++)
                 for (int kx = 0; kx < w->kw; kx++)
-                    tt_ref_put(&a->dw[w_at(w, o, i, ky, kx)], dw_at(w, &of, o, i, ky, kx),
-                               a->dw_add);
+                    put_float(&a->dw[w_at(w, o, i, ky, kx)], dw_at(w, &of, o, i, ky, kx),
+                              a->dw_add);
     for (int ch = 0; a->db && ch < w->c; ch++) {
         double sum = 0;
         for (int n = 0; n < a->n; n++)
-            for (int64_t i = 0; i < plane; i++) sum += a->dy[((int64_t)n * w->c + ch) * plane + i];
-        tt_ref_put(&a->db[ch], sum, a->dw_add);
+            for (int64_t i = 0; i < plane; i++)
+                sum += get(a->dy[((int64_t)n * w->c + ch) * plane + i]);
+        put_float(&a->db[ch], sum, a->dw_add);
     }
 }

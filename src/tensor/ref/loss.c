@@ -132,7 +132,7 @@ static void row_loss(tt_loss_args *a, int row)
     a->weight += weight;
 }
 
-void tt_ref_loss(tt_loss_args *a)
+void REF(loss)(tt_loss_args *a)
 {
     a->loss = a->weight = 0;
     a->correct = a->top5 = a->rows = 0;

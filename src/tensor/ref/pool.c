@@ -25,17 +25,17 @@ static bool under(const tt_window *w, int oy, int ox, int k, int *y, int *x)
 /* A window that lies in the padding altogether gives 0, and takes no gradient. */
 static void max_at(const tt_pool_args *a, int64_t o, int oy, int ox, int64_t i)
 {
-    float most = 0;
+    double most = 0;
     int pick = 255, y, x;
 
     for (int k = 0; k < a->win.kh * a->win.kw; k++) {
         if (!under(&a->win, oy, ox, k, &y, &x)) continue;
-        float v = a->x[x_at(a, o, y, x, i)];
+        double v = get(a->x[x_at(a, o, y, x, i)]);
         if (pick != 255 && !(v > most) && !isnan(v)) continue;
         most = v;
         pick = k;
     }
-    a->y[y_at(a, o, oy, ox, i)] = most;
+    set(&a->y[y_at(a, o, oy, ox, i)], most);
     if (a->pick) a->pick[y_at(a, o, oy, ox, i)] = (uint8_t)pick;
 }
 
@@ -44,7 +44,7 @@ static void max_back(const tt_pool_args *a, int64_t o, int oy, int ox, int64_t i
     int y, x, pick = a->pick[y_at(a, o, oy, ox, i)];
 
     if (pick == 255 || !under(&a->win, oy, ox, pick, &y, &x)) return;
-    a->dx[x_at(a, o, y, x, i)] += a->dy[y_at(a, o, oy, ox, i)];
+    put(&a->dx[x_at(a, o, y, x, i)], get(a->dy[y_at(a, o, oy, ox, i)]), true);
 }
 
 /* Padding counts as far as it is the same behind as before; what a window reaches beyond does not.
@@ -67,17 +67,17 @@ static void avg_at(const tt_pool_args *a, int64_t o, int oy, int ox, int64_t i)
     int y, x;
 
     for (int k = 0; k < a->win.kh * a->win.kw; k++)
-        if (under(&a->win, oy, ox, k, &y, &x)) sum += a->x[x_at(a, o, y, x, i)];
-    a->y[y_at(a, o, oy, ox, i)] = (float)(sum / divisor(a, oy, ox));
+        if (under(&a->win, oy, ox, k, &y, &x)) sum += get(a->x[x_at(a, o, y, x, i)]);
+    set(&a->y[y_at(a, o, oy, ox, i)], sum / divisor(a, oy, ox));
 }
 
 static void avg_back(const tt_pool_args *a, int64_t o, int oy, int ox, int64_t i)
 {
-    float share = a->dy[y_at(a, o, oy, ox, i)] / (float)divisor(a, oy, ox);
+    double share = get(a->dy[y_at(a, o, oy, ox, i)]) / divisor(a, oy, ox);
     int y, x;
 
     for (int k = 0; k < a->win.kh * a->win.kw; k++)
-        if (under(&a->win, oy, ox, k, &y, &x)) a->dx[x_at(a, o, y, x, i)] += share;
+        if (under(&a->win, oy, ox, k, &y, &x)) put(&a->dx[x_at(a, o, y, x, i)], share, true);
 }
 
 static void each(const tt_pool_args *a,
@@ -94,24 +94,24 @@ static void clear_dx(const tt_pool_args *a)
     if (!a->dx_add) memset(a->dx, 0, (size_t)x_at(a, a->outer, 0, 0, 0) * sizeof *a->dx);
 }
 
-void tt_ref_maxpool_forward(const tt_pool_args *a)
+void REF(maxpool_forward)(const tt_pool_args *a)
 {
     TT_ASSERT(a->win.kh * a->win.kw <= 255);
     each(a, max_at);
 }
 
-void tt_ref_maxpool_backward(const tt_pool_args *a)
+void REF(maxpool_backward)(const tt_pool_args *a)
 {
     clear_dx(a);
     each(a, max_back);
 }
 
-void tt_ref_avgpool_forward(const tt_pool_args *a)
+void REF(avgpool_forward)(const tt_pool_args *a)
 {
     each(a, avg_at);
 }
 
-void tt_ref_avgpool_backward(const tt_pool_args *a)
+void REF(avgpool_backward)(const tt_pool_args *a)
 {
     clear_dx(a);
     each(a, avg_back);

@@ -9,7 +9,8 @@
  * sums, and of what r scales. */
 typedef struct parts {
     int64_t wide; /* gates * h */
-    float *gate, *extra, *state;
+    float *gate, *extra;
+    tt_act *state;
 } parts;
 
 static parts parts_of(const tt_recur_args *a)
@@ -18,22 +19,22 @@ static parts parts_of(const tt_recur_args *a)
     parts p = {.wide = (int64_t)tt_recur_gates(a->kind) * a->h, .gate = a->saved};
 
     p.extra = p.gate + rows * p.wide;
-    p.state = a->last ? p.extra + rows * a->h : a->y;
+    p.state = a->last ? (tt_act *)(p.extra + rows * a->h) : a->y;
     return p;
 }
 
-size_t tt_ref_recur_packed(const tt_recur_args *a)
+size_t REF(recur_packed)(const tt_recur_args *a)
 {
     (void)a;
     return 0;
 }
 
-void tt_ref_recur_pack(const tt_recur_args *a, float *packed)
+void REF(recur_pack)(const tt_recur_args *a, tt_act *packed)
 {
     (void)a, (void)packed;
 }
 
-size_t tt_ref_recur_scratch(const tt_recur_args *a)
+size_t REF(recur_scratch)(const tt_recur_args *a)
 {
     return 2 * (size_t)a->h * sizeof(double);
 }
@@ -44,11 +45,11 @@ static double sigmoid(double x)
 }
 
 /* Element k of w x + b; x is NULL for a state of zeros. */
-static double affine(const float *w, const float *b, const float *x, int64_t n, int64_t k)
+static double affine(const float *w, const float *b, const tt_act *x, int64_t n, int64_t k)
 {
     double sum = b[k];
 
-    for (int64_t i = 0; i < n && x; i++) sum += (double)w[k * n + i] * x[i];
+    for (int64_t i = 0; i < n && x; i++) sum += weight(w[k * n + i]) * get(x[i]);
     return sum;
 }
 
@@ -56,7 +57,7 @@ static double affine(const float *w, const float *b, const float *x, int64_t n, 
 
 static void lstm_step(const tt_recur_args *a, const parts *p, int64_t row, bool first)
 {
-    const float *was = first ? NULL : p->state + (row - 1) * a->h;
+    const tt_act *was = first ? NULL : p->state + (row - 1) * a->h;
     float *gate = p->gate + row * p->wide;
 
     for (int64_t k = 0; k < p->wide; k++) {
@@ -68,13 +69,13 @@ static void lstm_step(const tt_recur_args *a, const parts *p, int64_t row, bool 
         double i = gate[k], f = gate[a->h + k], g = gate[2 * a->h + k], o = gate[3 * a->h + k];
         float *c = p->extra + row * a->h + k;
         *c = (float)(i * g + (first ? 0 : f * c[-a->h]));
-        p->state[row * a->h + k] = (float)(o * tanh(*c));
+        set(&p->state[row * a->h + k], o * tanh(*c));
     }
 }
 
 static void gru_step(const tt_recur_args *a, const parts *p, int64_t row, bool first)
 {
-    const float *was = first ? NULL : p->state + (row - 1) * a->h;
+    const tt_act *was = first ? NULL : p->state + (row - 1) * a->h;
     float *gate = p->gate + row * p->wide;
 
     for (int64_t k = 0; k < p->wide; k++) {
@@ -89,11 +90,11 @@ static void gru_step(const tt_recur_args *a, const parts *p, int64_t row, bool f
     }
     for (int64_t k = 0; k < a->h; k++) {
         double z = gate[a->h + k], n = gate[2 * a->h + k];
-        p->state[row * a->h + k] = (float)((1 - z) * n + (was ? z * was[k] : 0));
+        set(&p->state[row * a->h + k], (1 - z) * n + (was ? z * get(was[k]) : 0));
     }
 }
 
-void tt_ref_recur_forward(const tt_recur_args *a)
+void REF(recur_forward)(const tt_recur_args *a)
 {
     parts p = parts_of(a);
 
@@ -136,7 +137,7 @@ static void gru_slope(const tt_recur_args *a, const parts *p, int64_t row, bool 
         float *at[3] = {gate + k, gate + a->h + k, gate + 2 * a->h + k};
         double r = *at[0], z = *at[1], n = *at[2];
         float *q = p->extra + row * a->h + k;
-        double was = first ? 0 : p->state[(row - 1) * a->h + k];
+        double was = first ? 0 : get(p->state[(row - 1) * a->h + k]);
         double d = dh[k] * (1 - z) * (1 - n * n);
         *at[0] = (float)(d * *q * r * (1 - r));
         *at[1] = (float)(dh[k] * (was - n) * z * (1 - z));
@@ -160,12 +161,12 @@ static void through_time(const tt_recur_args *a, const parts *p, int64_t i)
     memset(dh, 0, 2 * (size_t)a->h * sizeof *dh);
     for (int64_t t = a->t - 1; t >= 0; t--) {
         int64_t row = i * a->t + t;
-        const float *dy = a->last ? a->dy + i * a->h : a->dy + row * a->h;
-        for (int64_t k = 0; k < a->h && (!a->last || t == a->t - 1); k++) dh[k] += dy[k];
+        const tt_act *dy = a->last ? a->dy + i * a->h : a->dy + row * a->h;
+        for (int64_t k = 0; k < a->h && (!a->last || t == a->t - 1); k++) dh[k] += get(dy[k]);
         (a->kind == TT_LSTM ? lstm_slope : gru_slope)(a, p, row, !t, dh, dc);
         for (int64_t k = 0; k < p->wide; k++)
             for (int64_t j = 0; j < a->h; j++)
-                dh[j] += (double)hidden_slope(a, p, row, k) * a->w_hh[k * a->h + j];
+                dh[j] += hidden_slope(a, p, row, k) * weight(a->w_hh[k * a->h + j]);
     }
 }
 
@@ -175,8 +176,8 @@ static void inputs_gradient(const tt_recur_args *a, const parts *p)
         for (int64_t j = 0; j < a->d; j++) {
             double sum = 0;
             for (int64_t k = 0; k < p->wide; k++)
-                sum += (double)p->gate[row * p->wide + k] * a->w_ih[k * a->d + j];
-            tt_ref_put(a->dx + row * a->d + j, sum, a->dx_add);
+                sum += p->gate[row * p->wide + k] * weight(a->w_ih[k * a->d + j]);
+            put(a->dx + row * a->d + j, sum, a->dx_add);
         }
 }
 
@@ -190,25 +191,25 @@ static void weights_gradient(const tt_recur_args *a, const parts *p)
             in += p->gate[row * p->wide + k];
             hidden += hidden_slope(a, p, row, k);
         }
-        tt_ref_put(a->db_ih + k, in, a->dw_add);
-        tt_ref_put(a->db_hh + k, hidden, a->dw_add);
+        put_float(a->db_ih + k, in, a->dw_add);
+        put_float(a->db_hh + k, hidden, a->dw_add);
         for (int64_t j = 0; j < a->d; j++) {
             double sum = 0;
             for (int64_t row = 0; row < rows; row++)
-                sum += (double)p->gate[row * p->wide + k] * a->x[row * a->d + j];
-            tt_ref_put(a->dw_ih + k * a->d + j, sum, a->dw_add);
+                sum += p->gate[row * p->wide + k] * get(a->x[row * a->d + j]);
+            put_float(a->dw_ih + k * a->d + j, sum, a->dw_add);
         }
         for (int64_t j = 0; j < a->h; j++) {
             double sum = 0;
             for (int64_t row = 0; row < rows; row++)
                 if (row % a->t)
-                    sum += (double)hidden_slope(a, p, row, k) * p->state[(row - 1) * a->h + j];
-            tt_ref_put(a->dw_hh + k * a->h + j, sum, a->dw_add);
+                    sum += hidden_slope(a, p, row, k) * get(p->state[(row - 1) * a->h + j]);
+            put_float(a->dw_hh + k * a->h + j, sum, a->dw_add);
         }
     }
 }
 
-void tt_ref_recur_backward(const tt_recur_args *a)
+void REF(recur_backward)(const tt_recur_args *a)
 {
     parts p = parts_of(a);
 

@@ -19,23 +19,23 @@ static void layernorm_row(const tt_rows_args *a, int64_t o, int64_t i)
 {
     double mean = 0, square = 0;
 
-    for (int64_t k = 0; k < a->d; k++) mean += a->x[at(a, o, k, i)];
+    for (int64_t k = 0; k < a->d; k++) mean += get(a->x[at(a, o, k, i)]);
     mean /= (double)a->d;
     for (int64_t k = 0; k < a->d; k++) {
-        double v = a->x[at(a, o, k, i)] - mean;
+        double v = get(a->x[at(a, o, k, i)]) - mean;
         square += v * v;
     }
     double rstd = 1 / sqrt(square / (double)a->d + a->eps);
     for (int64_t k = 0; k < a->d; k++) {
-        double v = (a->x[at(a, o, k, i)] - mean) * rstd;
+        double v = (get(a->x[at(a, o, k, i)]) - mean) * rstd;
         v = v * (a->gamma ? a->gamma[k] : 1) + (a->beta ? a->beta[k] : 0);
-        a->y[at(a, o, k, i)] = (float)v;
+        set(&a->y[at(a, o, k, i)], v);
     }
     if (a->mean) a->mean[o * a->inner + i] = (float)mean;
     if (a->rstd) a->rstd[o * a->inner + i] = (float)rstd;
 }
 
-void tt_ref_layernorm_forward(const tt_rows_args *a)
+void REF(layernorm_forward)(const tt_rows_args *a)
 {
     each(a, layernorm_row);
 }
@@ -43,7 +43,7 @@ void tt_ref_layernorm_forward(const tt_rows_args *a)
 static double xhat(const tt_rows_args *a, int64_t o, int64_t k, int64_t i)
 {
     int64_t row = o * a->inner + i;
-    return ((double)a->x[at(a, o, k, i)] - a->mean[row]) * a->rstd[row];
+    return (get(a->x[at(a, o, k, i)]) - a->mean[row]) * a->rstd[row];
 }
 
 static void layernorm_row_back(const tt_rows_args *a, int64_t o, int64_t i)
@@ -51,29 +51,29 @@ static void layernorm_row_back(const tt_rows_args *a, int64_t o, int64_t i)
     double sum = 0, dot = 0, share = 1 / (double)a->d;
 
     for (int64_t k = 0; k < a->d; k++) {
-        double g = (double)a->dy[at(a, o, k, i)] * (a->gamma ? a->gamma[k] : 1);
+        double g = get(a->dy[at(a, o, k, i)]) * (a->gamma ? a->gamma[k] : 1);
         sum += g;
         dot += g * xhat(a, o, k, i);
     }
     for (int64_t k = 0; k < a->d; k++) {
-        double g = (double)a->dy[at(a, o, k, i)] * (a->gamma ? a->gamma[k] : 1);
+        double g = get(a->dy[at(a, o, k, i)]) * (a->gamma ? a->gamma[k] : 1);
         double v = g - sum * share - xhat(a, o, k, i) * dot * share;
-        tt_ref_put(&a->dx[at(a, o, k, i)], v * a->rstd[o * a->inner + i], a->dx_add);
+        put(&a->dx[at(a, o, k, i)], v * a->rstd[o * a->inner + i], a->dx_add);
     }
 }
 
-void tt_ref_layernorm_backward(const tt_rows_args *a)
+void REF(layernorm_backward)(const tt_rows_args *a)
 {
     for (int64_t k = 0; k < a->d; k++) {
         double dgamma = 0, dbeta = 0;
         for (int64_t o = 0; o < a->outer; o++)
             for (int64_t i = 0; i < a->inner; i++) {
-                double dy = a->dy[at(a, o, k, i)];
+                double dy = get(a->dy[at(a, o, k, i)]);
                 dgamma += dy * xhat(a, o, k, i);
                 dbeta += dy;
             }
-        if (a->dgamma) tt_ref_put(&a->dgamma[k], dgamma, a->dw_add);
-        if (a->dbeta) tt_ref_put(&a->dbeta[k], dbeta, a->dw_add);
+        if (a->dgamma) put_float(&a->dgamma[k], dgamma, a->dw_add);
+        if (a->dbeta) put_float(&a->dbeta[k], dbeta, a->dw_add);
     }
     if (a->dx) each(a, layernorm_row_back);
 }
@@ -83,8 +83,8 @@ static void softmax_parts(const tt_rows_args *a, int64_t o, int64_t i, double *m
 {
     *most = -INFINITY;
     *sum = 0;
-    for (int64_t k = 0; k < a->d; k++) *most = fmax(*most, a->x[at(a, o, k, i)]);
-    for (int64_t k = 0; k < a->d; k++) *sum += exp(a->x[at(a, o, k, i)] - *most);
+    for (int64_t k = 0; k < a->d; k++) *most = fmax(*most, get(a->x[at(a, o, k, i)]));
+    for (int64_t k = 0; k < a->d; k++) *sum += exp(get(a->x[at(a, o, k, i)]) - *most);
 }
 
 static void softmax_row(const tt_rows_args *a, int64_t o, int64_t i)
@@ -93,7 +93,7 @@ static void softmax_row(const tt_rows_args *a, int64_t o, int64_t i)
 
     softmax_parts(a, o, i, &most, &sum);
     for (int64_t k = 0; k < a->d; k++)
-        a->y[at(a, o, k, i)] = (float)(exp(a->x[at(a, o, k, i)] - most) / sum);
+        set(&a->y[at(a, o, k, i)], exp(get(a->x[at(a, o, k, i)]) - most) / sum);
 }
 
 static void log_softmax_row(const tt_rows_args *a, int64_t o, int64_t i)
@@ -102,10 +102,10 @@ static void log_softmax_row(const tt_rows_args *a, int64_t o, int64_t i)
 
     softmax_parts(a, o, i, &most, &sum);
     for (int64_t k = 0; k < a->d; k++)
-        a->y[at(a, o, k, i)] = (float)(a->x[at(a, o, k, i)] - most - log(sum));
+        set(&a->y[at(a, o, k, i)], get(a->x[at(a, o, k, i)]) - most - log(sum));
 }
 
-void tt_ref_softmax_forward(const tt_rows_args *a, bool log)
+void REF(softmax_forward)(const tt_rows_args *a, bool log)
 {
     each(a, log ? log_softmax_row : softmax_row);
 }
@@ -114,10 +114,11 @@ static void softmax_row_back(const tt_rows_args *a, int64_t o, int64_t i)
 {
     double dot = 0;
 
-    for (int64_t k = 0; k < a->d; k++) dot += (double)a->dy[at(a, o, k, i)] * a->x[at(a, o, k, i)];
+    for (int64_t k = 0; k < a->d; k++)
+        dot += get(a->dy[at(a, o, k, i)]) * get(a->x[at(a, o, k, i)]);
     for (int64_t k = 0; k < a->d; k++) {
         int64_t e = at(a, o, k, i);
-        tt_ref_put(&a->dx[e], a->x[e] * (a->dy[e] - dot), a->dx_add);
+        put(&a->dx[e], get(a->x[e]) * (get(a->dy[e]) - dot), a->dx_add);
     }
 }
 
@@ -125,14 +126,14 @@ static void log_softmax_row_back(const tt_rows_args *a, int64_t o, int64_t i)
 {
     double sum = 0;
 
-    for (int64_t k = 0; k < a->d; k++) sum += a->dy[at(a, o, k, i)];
+    for (int64_t k = 0; k < a->d; k++) sum += get(a->dy[at(a, o, k, i)]);
     for (int64_t k = 0; k < a->d; k++) {
         int64_t e = at(a, o, k, i);
-        tt_ref_put(&a->dx[e], a->dy[e] - exp(a->x[e]) * sum, a->dx_add);
+        put(&a->dx[e], get(a->dy[e]) - exp(get(a->x[e])) * sum, a->dx_add);
     }
 }
 
-void tt_ref_softmax_backward(const tt_rows_args *a, bool log)
+void REF(softmax_backward)(const tt_rows_args *a, bool log)
 {
     each(a, log ? log_softmax_row_back : softmax_row_back);
 }

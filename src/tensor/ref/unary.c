@@ -54,35 +54,55 @@ static double unary_slope(tt_unary f, double x, double y)
     TT_ASSERT(!"unary");
 }
 
-void tt_ref_unary_forward(tt_unary f, int64_t n, const float *x, float *y)
+void REF(unary_forward)(tt_unary f, int64_t n, const tt_act *x, tt_act *y)
 {
-    for (int64_t i = 0; i < n; i++) y[i] = (float)unary(f, x[i]);
+    for (int64_t i = 0; i < n; i++) set(&y[i], unary(f, get(x[i])));
 }
 
-void tt_ref_unary_backward(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
-                           float *dx, bool add)
+void REF(unary_backward)(tt_unary f, int64_t n, const tt_act *x, const tt_act *y, const tt_act *dy,
+                         tt_act *dx, bool add)
 {
     for (int64_t i = 0; i < n; i++)
-        tt_ref_put(&dx[i], dy[i] * unary_slope(f, x ? x[i] : 0, y ? y[i] : 0), add);
+        put(&dx[i], get(dy[i]) * unary_slope(f, x ? get(x[i]) : 0, y ? get(y[i]) : 0), add);
 }
 
-void tt_ref_add(int64_t n, const float *a, const float *b, float *y)
+void REF(add)(int64_t n, const tt_act *a, const tt_act *b, tt_act *y)
 {
-    for (int64_t i = 0; i < n; i++) y[i] = a[i] + b[i];
+    for (int64_t i = 0; i < n; i++) set(&y[i], get(a[i]) + get(b[i]));
 }
 
-void tt_ref_mul(int64_t n, const float *a, const float *b, float *y, bool accumulate)
+void REF(mul)(int64_t n, const tt_act *a, const tt_act *b, tt_act *y, bool accumulate)
 {
-    for (int64_t i = 0; i < n; i++) tt_ref_put(&y[i], (double)a[i] * b[i], accumulate);
+    for (int64_t i = 0; i < n; i++) put(&y[i], get(a[i]) * get(b[i]), accumulate);
 }
 
-void tt_ref_scale(int64_t n, float k, float *y)
+void REF(shift)(int64_t n, const tt_act *x, const float *w, tt_act *y)
+{
+    for (int64_t i = 0; i < n; i++) set(&y[i], get(x[i]) + w[i]);
+}
+
+void REF(gather)(int64_t n, const tt_act *dy, float *dw, bool add)
+{
+    for (int64_t i = 0; i < n; i++) put_float(&dw[i], get(dy[i]), add);
+}
+
+void REF(widen)(int64_t n, const tt_act *x, float *y)
+{
+    for (int64_t i = 0; i < n; i++) y[i] = (float)get(x[i]);
+}
+
+void REF(narrow)(int64_t n, const float *x, tt_act *y, bool add)
+{
+    for (int64_t i = 0; i < n; i++) put(&y[i], x[i], add);
+}
+
+void REF(scale)(int64_t n, float k, float *y)
 {
     for (int64_t i = 0; i < n; i++) y[i] *= k;
 }
 
 /* The sample's own key is drawn with the layer's; elements then count in fours. */
-void tt_ref_dropout(const tt_drop_args *a)
+void REF(dropout)(const tt_drop_args *a)
 {
     int64_t per = a->c * a->hw;
     float scale = a->p < 1 ? 1 / (1 - a->p) : 0;
@@ -92,21 +112,22 @@ void tt_ref_dropout(const tt_drop_args *a)
         tt_u128 r = tt_philox(a->key, a->place[2 * n], a->place[2 * n + 1]);
         uint64_t key = (uint64_t)r.v[1] << 32 | r.v[0];
         for (int64_t e = 0; e < per; e++) {
-            float u[4], *y = &a->y[n * per + e];
+            float u[4];
             tt_uniform4(key, 0, (uint64_t)e / 4, u);
-            tt_ref_put(y, u[e % 4] >= a->p ? a->x[n * per + e] * scale : 0, a->add);
+            float kept = u[e % 4] >= a->p ? (float)get(a->x[n * per + e]) * scale : 0;
+            put(&a->y[n * per + e], kept, a->add);
         }
     }
 }
 
-void tt_ref_reorder(int n, int64_t c, int64_t hw, tt_layout from, const float *x, tt_layout to,
-                    float *y, bool add)
+void REF(reorder)(int n, int64_t c, int64_t hw, tt_layout from, const tt_act *x, tt_layout to,
+                  tt_act *y, bool add)
 {
     TT_ASSERT(from != TT_LANES && to != TT_LANES);
     for (int64_t i = 0; i < n * c * hw; i++) { /* of `y`, and where it is in PLAIN and NHWC */
         int64_t image = i / (c * hw) * c * hw, k = i - image, at = i;
         if (to == TT_NHWC && from == TT_PLAIN) at = image + k % c * hw + k / c;
         if (to == TT_PLAIN && from == TT_NHWC) at = image + k % hw * c + k / hw;
-        tt_ref_put(&y[i], x[at], add);
+        put(&y[i], get(x[at]), add);
     }
 }

@@ -31,7 +31,7 @@ static int64_t y_at(const tt_upsample_args *a, int64_t o, int y, int x, int64_t 
     return ((o * a->h * a->sh + y) * a->w * a->sw + x) * a->inner + i;
 }
 
-void tt_ref_upsample_forward(const tt_upsample_args *a)
+void REF(upsample_forward)(const tt_upsample_args *a)
 {
     for (int64_t o = 0; o < a->outer; o++)
         for (int y = 0; y < a->h * a->sh; y++)
@@ -39,11 +39,11 @@ void tt_ref_upsample_forward(const tt_upsample_args *a)
                 between r = source_of(y, a->sh, a->h, a->bilinear),
                         c = source_of(x, a->sw, a->w, a->bilinear);
                 for (int64_t i = 0; i < a->inner; i++) {
-                    double low = (1 - c.share) * a->x[x_at(a, o, r.low, c.low, i)] +
-                                 c.share * a->x[x_at(a, o, r.low, c.high, i)];
-                    double high = (1 - c.share) * a->x[x_at(a, o, r.high, c.low, i)] +
-                                  c.share * a->x[x_at(a, o, r.high, c.high, i)];
-                    a->y[y_at(a, o, y, x, i)] = (float)((1 - r.share) * low + r.share * high);
+                    double low = (1 - c.share) * get(a->x[x_at(a, o, r.low, c.low, i)]) +
+                                 c.share * get(a->x[x_at(a, o, r.low, c.high, i)]);
+                    double high = (1 - c.share) * get(a->x[x_at(a, o, r.high, c.low, i)]) +
+                                  c.share * get(a->x[x_at(a, o, r.high, c.high, i)]);
+                    set(&a->y[y_at(a, o, y, x, i)], (1 - r.share) * low + r.share * high);
                 }
             }
 }
@@ -63,16 +63,16 @@ static double dx_at(const tt_upsample_args *a, int64_t o, int y, int x, int64_t 
         double row = share_of(source_of(oy, a->sh, a->h, a->bilinear), y);
         for (int ox = 0; ox < a->w * a->sw && row > 0; ox++)
             sum += row * share_of(source_of(ox, a->sw, a->w, a->bilinear), x) *
-                   a->dy[y_at(a, o, oy, ox, i)];
+                   get(a->dy[y_at(a, o, oy, ox, i)]);
     }
     return sum;
 }
 
-void tt_ref_upsample_backward(const tt_upsample_args *a)
+void REF(upsample_backward)(const tt_upsample_args *a)
 {
     for (int64_t o = 0; o < a->outer; o++)
         for (int y = 0; y < a->h; y++)
             for (int x = 0; x < a->w; x++)
                 for (int64_t i = 0; i < a->inner; i++)
-                    tt_ref_put(&a->dx[x_at(a, o, y, x, i)], dx_at(a, o, y, x, i), a->dx_add);
+                    put(&a->dx[x_at(a, o, y, x, i)], dx_at(a, o, y, x, i), a->dx_add);
 }

@@ -2,12 +2,14 @@
  * from the products to the softmax and back to products.
  *
  * All products are those of panel.h. What is in panels is packed once for a head: keys and values,
- * on the way back queries and gradients, too. */
+ * on the way back queries and gradients, too. Where it is causal, a tile of queries goes with the
+ * keys that the last of them sees, and a tile of keys with the queries from its first one on: what
+ * is computed in vain is half a tile. Both count tiles from 0, and so they meet. */
 #include "tensor/simd/panel.h"
 #include "tensor/simd/table.h"
 #include "tensor/simd/vmath.h"
 
-enum { QUERIES = 6 * TILE_M };
+enum { QUERIES = 12 * TILE_M };
 
 /* ---- one head ---- */
 
@@ -72,45 +74,57 @@ static head head_of(const tt_attend_args *a, int i, int n, bool back)
     return h;
 }
 
-/* Keys that any of the queries first .. first + m sees. */
-static int reach(const head *h, int first, int m)
+/* Keys that any of the queries of the tile from `first` on sees. */
+static int reach(const head *h, int first)
 {
-    return h->a->causal ? first + m : h->a->t;
+    return h->a->causal ? min_int(first + TILE_M, h->a->t) : h->a->t;
+}
+
+/* Of m queries from `first` on: their rows in t.a, by keys in t.b, to scores in t.c. */
+static void by_keys(const head *h, int first, int m, product t)
+{
+    t.k = h->a->dim, t.ldc = h->room, t.ak = 1;
+    for (int i = 0; i < m; i += TILE_M, t.a += TILE_M * t.am, t.c += TILE_M * t.ldc)
+        multiply(min_int(TILE_M, m - i), reach(h, first + i), t, t.k);
+}
+
+/* The same way back: scores in t.a, by what the keys have in t.b. */
+static void by_scores(const head *h, int first, int m, product t)
+{
+    t.am = h->room, t.ak = 1;
+    for (int i = 0; i < m; i += TILE_M, t.a += TILE_M * t.am, t.c += TILE_M * t.ldc) {
+        t.k = reach(h, first + i);
+        multiply(min_int(TILE_M, m - i), h->a->dim, t, h->a->t);
+    }
+}
+
+/* For keys, sums over these queries: scores in t.a, by what the queries have in t.b. */
+static void by_queries(const head *h, int first, int m, product t)
+{
+    int n = h->a->causal ? first + m : h->a->t;
+
+    t.am = 1, t.ak = h->room, t.ldc = h->a->dim, t.add = true;
+    t.b += first * PANEL;
+    for (int j = 0; j < n; j += TILE_M) {
+        int skip = h->a->causal && j > first ? j - first : 0;
+        product u = t;
+        u.k = m - skip;
+        u.a += j + skip * t.ak, u.b += skip * PANEL, u.c += j * t.ldc;
+        multiply(min_int(TILE_M, n - j), h->a->dim, u, h->a->t);
+    }
 }
 
 static void score(const head *h, int first, int m)
 {
-    int64_t n = reach(h, first, m);
-    multiply(m, n,
-             (product){.k = h->a->dim,
-                       .a = h->q + first * h->step,
-                       .am = h->step,
-                       .ak = 1,
-                       .b = h->kt,
-                       .c = h->s,
-                       .ldc = h->room},
-             h->a->dim);
+    by_keys(h, first, m,
+            (product){.a = h->q + first * h->step, .am = h->step, .b = h->kt, .c = h->s});
 }
 
 /* A row of scores to probabilities; those of keys that are not seen become 0. */
 static float soften(float *s, int seen, int n)
 {
-    vf most = vset1(-INFINITY), sum = vzero();
-    float high = -INFINITY, total;
+    float total, high = vexp_row(s, seen, 1, &total);
 
-    for (int j = 0; j < seen; j += VW) {
-        int take = vtake(j, seen);
-        most = vmax(vpick(vfirst(take), vload_n(s + j, take), most), most);
-    }
-    for (int k = 0; k < VW; k++) high = most[k] > high ? most[k] : high;
-    for (int j = 0; j < seen; j += VW) {
-        int take = vtake(j, seen);
-        vf e = vexp(vload_n(s + j, take) - high);
-        e = vpick(vfirst(take), e, vzero());
-        sum += e;
-        vstore_n(s + j, e, take);
-    }
-    total = vsum(sum);
     for (int j = 0; j < seen; j += VW) {
         int take = vtake(j, seen);
         vstore_n(s + j, vload_n(s + j, take) * (1 / total), take);
@@ -126,21 +140,15 @@ static void forward_head(const head *h)
     pack_turned(h->k, h->step, a->dim, a->t, 1 / sqrtf((float)a->dim), h->kt);
     pack(h->v, h->step, a->t, a->dim, h->vp);
     for (int first = 0; first < a->t; first += QUERIES) {
-        int m = min_int(QUERIES, a->t - first), n = reach(h, first, m);
+        int m = min_int(QUERIES, a->t - first);
         score(h, first, m);
         for (int i = 0; i < m; i++) {
+            int n = reach(h, first + i / TILE_M * TILE_M);
             float lse = soften(h->s + i * h->room, a->causal ? first + i + 1 : n, n);
             if (h->lse) h->lse[first + i] = lse;
         }
-        multiply(m, a->dim,
-                 (product){.k = n,
-                           .a = h->s,
-                           .am = h->room,
-                           .ak = 1,
-                           .b = h->vp,
-                           .c = h->to + first * h->out,
-                           .ldc = h->out},
-                 a->t);
+        by_scores(h, first, m,
+                  (product){.a = h->s, .b = h->vp, .c = h->to + first * h->out, .ldc = h->out});
     }
 }
 
@@ -180,29 +188,22 @@ static void slope(const head *h, int i, int at, int seen, int n)
 static void backward_rows(const head *h, int first, int m)
 {
     const tt_attend_args *a = h->a;
-    int n = reach(h, first, m);
-    product t = {.k = a->dim, .am = h->out, .ak = 1, .b = h->vt, .c = h->ds, .ldc = h->room};
 
     score(h, first, m);
-    t.a = h->dy + first * h->out;
-    multiply(m, n, t, a->dim);
-    for (int i = 0; i < m; i++) slope(h, i, first + i, a->causal ? first + i + 1 : n, n);
-    multiply(m, a->dim,
-             (product){.k = n,
-                       .a = h->ds,
-                       .am = h->room,
-                       .ak = 1,
-                       .b = h->kp,
-                       .c = h->dq + first * h->step,
-                       .ldc = h->step,
-                       .add = a->dx_add},
-             a->t);
-    /* Keys and values: the queries are what is summed over. */
-    t = (product){.k = m, .am = 1, .ak = h->room, .ldc = a->dim, .add = true};
-    t.a = h->ds, t.b = h->qp + first * PANEL, t.c = h->sk;
-    multiply(n, a->dim, t, a->t);
-    t.a = h->s, t.b = h->gp + first * PANEL, t.c = h->sv;
-    multiply(n, a->dim, t, a->t);
+    by_keys(h, first, m,
+            (product){.a = h->dy + first * h->out, .am = h->out, .b = h->vt, .c = h->ds});
+    for (int i = 0; i < m; i++) {
+        int n = reach(h, first + i / TILE_M * TILE_M);
+        slope(h, i, first + i, a->causal ? first + i + 1 : n, n);
+    }
+    by_scores(h, first, m,
+              (product){.a = h->ds,
+                        .b = h->kp,
+                        .c = h->dq + first * h->step,
+                        .ldc = h->step,
+                        .add = a->dx_add});
+    by_queries(h, first, m, (product){.a = h->ds, .b = h->qp, .c = h->sk});
+    by_queries(h, first, m, (product){.a = h->s, .b = h->gp, .c = h->sv});
 }
 
 static void put_rows(const head *h, const float *from, float *to)

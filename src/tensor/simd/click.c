@@ -6,7 +6,7 @@
 void TT_SIMD(sum_forward)(const tt_fold_args *a)
 {
     for (int i = 0; i < a->n; i++) {
-        const float *x = a->x + i * a->k * a->dim;
+        const tt_act *x = a->x + i * a->k * a->dim;
         for (int64_t d = 0; d < a->dim; d += VW) {
             int take = vtake(d, a->dim);
             vf sum = vzero();
@@ -30,7 +30,7 @@ void TT_SIMD(sum_backward)(const tt_fold_args *a)
 void TT_SIMD(fm_forward)(const tt_fold_args *a)
 {
     for (int i = 0; i < a->n; i++) {
-        const float *x = a->x + i * a->k * a->dim;
+        const tt_act *x = a->x + i * a->k * a->dim;
         vf y = vzero();
         for (int64_t d = 0; d < a->dim; d += VW) {
             int take = vtake(d, a->dim);
@@ -42,16 +42,16 @@ void TT_SIMD(fm_forward)(const tt_fold_args *a)
             }
             y += sum * sum - squares;
         }
-        a->y[i] = 0.5f * vsum(y);
+        a->y[i] = act_of(0.5f * vsum(y));
     }
 }
 
 void TT_SIMD(fm_backward)(const tt_fold_args *a)
 {
     for (int i = 0; i < a->n; i++) {
-        const float *x = a->x + i * a->k * a->dim;
-        float *dx = a->dx + i * a->k * a->dim;
-        vf dy = vset1(a->dy[i]);
+        const tt_act *x = a->x + i * a->k * a->dim;
+        tt_act *dx = a->dx + i * a->k * a->dim;
+        vf dy = vset1(act_get(a->dy[i]));
         for (int64_t d = 0; d < a->dim; d += VW) {
             int take = vtake(d, a->dim);
             vf sum = vzero();
@@ -100,14 +100,14 @@ static void gather(const tt_interact_args *a, int i, float *x)
 {
     for (int p = 0; p < a->parts; p++) {
         int64_t n = a->count[p] * a->dim;
-        memcpy(x, a->x[p] + i * n, (size_t)n * sizeof *x);
+        TT_SIMD(widen)(n, a->x[p] + i * n, x);
         x += n;
     }
 }
 
 /* Four rows of dots at a time, those up to the diagonal and a little more. */
 static ALWAYS_INLINE void dots(const tt_interact_args *a, const bench *b, int64_t r, int rows,
-                               float *y)
+                               tt_act *y)
 {
     int64_t wide = whole(a->k);
 
@@ -131,23 +131,23 @@ void TT_SIMD(interact_forward)(const tt_interact_args *a)
 
     memset(b.side, 0, (size_t)(a->dim * wide) * sizeof *b.side);
     for (int i = 0; i < a->n; i++) {
-        float *y = a->y + i * out;
+        tt_act *y = a->y + i * out;
         int64_t r = 1;
         gather(a, i, b.x);
         for (int64_t k = 0; k < a->k; k++)
             for (int64_t d = 0; d < a->dim; d++) b.side[d * wide + k] = b.x[k * a->dim + d];
-        memcpy(y, b.x, (size_t)a->dim * sizeof *y);
+        TT_SIMD(narrow)(a->dim, b.x, y, false);
         for (; r + 4 <= a->k; r += 4) dots(a, &b, r, 4, y + a->dim);
         for (; r < a->k; r++) dots(a, &b, r, 1, y + a->dim);
     }
 }
 
 /* Both halves of the gradients of the dots; nobody's with itself. */
-static void spread(const tt_interact_args *a, const float *dy, float *g)
+static void spread(const tt_interact_args *a, const tt_act *dy, float *g)
 {
     for (int64_t r = 0; r < a->k; r++) {
         g[r * a->k + r] = 0;
-        for (int64_t c = 0; c < r; c++) g[r * a->k + c] = g[c * a->k + r] = *dy++;
+        for (int64_t c = 0; c < r; c++) g[r * a->k + c] = g[c * a->k + r] = act_get(*dy++);
     }
 }
 
@@ -169,12 +169,12 @@ void TT_SIMD(interact_backward)(const tt_interact_args *a)
     bench b = bench_of(a);
 
     for (int i = 0; i < a->n; i++) {
-        const float *dy = a->dy + i * out;
+        const tt_act *dy = a->dy + i * out;
         int64_t r = 0;
         gather(a, i, b.x);
         spread(a, dy + a->dim, b.g);
         for (int p = 0; p < a->parts; r += a->count[p++]) {
-            float *dx = a->dx[p] ? a->dx[p] + i * a->count[p] * a->dim : NULL;
+            tt_act *dx = a->dx[p] ? a->dx[p] + i * a->count[p] * a->dim : NULL;
             for (int64_t c = 0; dx && c < a->count[p];) {
                 int rows = a->count[p] - c >= 4 ? 4 : 1;
                 for (int64_t d = 0; d < a->dim; d += VW) {

@@ -13,6 +13,9 @@ size_t TT_SIMD(nhwc_scratch)(const tt_conv *c, int n); /* bytes */
 void TT_SIMD(nhwc_forward)(const tt_conv *c, const tt_conv_args *a);
 void TT_SIMD(nhwc_backward)(const tt_conv *c, const tt_conv_args *a);
 
+size_t TT_SIMD(dense_dx_scratch)(int c); /* of so many inputs, bytes */
+void TT_SIMD(dense_dx)(const tt_conv *c, const tt_conv_args *a);
+
 size_t TT_SIMD(lanes_packed)(const tt_conv *c);
 void TT_SIMD(lanes_pack)(const tt_conv *c, const float *w, float *packed);
 size_t TT_SIMD(lanes_scratch)(const tt_conv *c, int n);

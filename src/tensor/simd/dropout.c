@@ -167,8 +167,7 @@ static void nhwc_sample_any(const tt_drop_args *a, int n, vi threshold, float sc
         row_masks(key, (uint64_t)e / 4, threshold, m);
         for (int k = 0; k < 4 * VW && e + k < per; k++) {
             int64_t at = (n * a->hw + pixel) * a->c + channel;
-            float v = m[k / VW][k % VW] ? a->x[at] * scale : 0;
-            a->y[at] = a->add ? a->y[at] + v : v;
+            act_put(a->y + at, m[k / VW][k % VW] ? act_get(a->x[at]) * scale : 0, a->add);
             if (++pixel == a->hw) pixel = 0, channel++;
         }
     }

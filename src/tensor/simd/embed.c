@@ -36,7 +36,7 @@ static ALWAYS_INLINE ahead fetch_first(const tt_embed_args *a, const float *w)
 void TT_SIMD(embed_forward)(const tt_embed_args *a)
 {
     ahead next = fetch_first(a, a->w);
-    float *to = a->y;
+    tt_act *to = a->y;
 
     for (int i = 0; i < a->n; i++)
         for (int64_t k = 0; k < a->k; k++, to += a->dim) {
@@ -52,7 +52,7 @@ void TT_SIMD(embed_forward)(const tt_embed_args *a)
 void TT_SIMD(embed_backward)(const tt_embed_args *a)
 {
     ahead next = fetch_first(a, a->dw);
-    const float *from = a->dy;
+    const tt_act *from = a->dy;
 
     for (int i = 0; i < a->n; i++)
         for (int64_t k = 0; k < a->k; k++, from += a->dim) {
@@ -82,7 +82,7 @@ void TT_SIMD(bag_forward)(const tt_embed_args *a)
 
     for (int i = 0; i < a->n; i++) {
         const int32_t *id = a->id + i * a->stride;
-        float *to = a->y + i * a->dim;
+        tt_act *to = a->y + i * a->dim;
         vf share = vset1(share_of(a, id));
         for (int64_t k = 0; k < a->k; k++) fetch(a, a->w, &next);
         for (int64_t d = 0; d < a->dim; d += VW) {
@@ -103,7 +103,7 @@ void TT_SIMD(bag_backward)(const tt_embed_args *a)
 
     for (int i = 0; i < a->n; i++) {
         const int32_t *id = a->id + i * a->stride;
-        const float *from = a->dy + i * a->dim;
+        const tt_act *from = a->dy + i * a->dim;
         vf share = vset1(share_of(a, id));
         for (int64_t k = 0; k < a->k; k++) {
             int64_t row = row_at(a, id, k);

@@ -18,7 +18,7 @@ static size_t packed_forward(const tt_window *w)
 size_t TT_SIMD(nhwc_packed)(const tt_conv *c)
 {
     const tt_window *w = &c->win;
-    return packed_forward(w) + packed_half(w, w->o / w->groups, w->c / w->groups);
+    return packed_forward(w) + (c->lean ? 0 : packed_half(w, w->o / w->groups, w->c / w->groups));
 }
 
 /* One row of a panel: `width` of the elements at w, w + step, ...; zeros up to whole vectors. */
@@ -100,48 +100,12 @@ void TT_SIMD(nhwc_pack)(const tt_conv *c, const float *w, float *packed)
             pack_forward(w + o * step, per, taps, width, fwd);
             fwd += step * ceil_div(width, VW) * VW;
         }
-        for (int i = 0; i < per; i += PANEL) {
+        for (int i = 0; i < per && !c->lean; i += PANEL) {
             int width = min_int(PANEL, per - i);
             pack_backward(w + (size_t)i * taps, outs, step, taps, width, bwd);
             bwd += (size_t)outs * taps * ceil_div(width, VW) * VW;
         }
     }
-}
-
-/* ---- the two engines' view of a convolution ---- */
-static gather gather_forward(const tt_conv *c, int n)
-{
-    const tt_window *w = &c->win;
-    return (gather){.n = n,
-                    .groups = w->groups,
-                    .ih = w->h,
-                    .iw = w->w,
-                    .ic = w->c,
-                    .oh = w->oh,
-                    .ow = w->ow,
-                    .oc = w->o,
-                    .kh = w->kh,
-                    .kw = w->kw,
-                    .sh = w->sh,
-                    .sw = w->sw,
-                    .ph = w->ph,
-                    .pw = w->pw,
-                    .dh = w->dh,
-                    .dw = w->dw,
-                    .relu = c->relu};
-}
-
-/* The same with input and output changing places. */
-static gather gather_backward(const tt_conv *c, int n)
-{
-    const tt_window *w = &c->win;
-    gather g = gather_forward(c, n);
-
-    g.ih = w->oh, g.iw = w->ow, g.ic = w->o;
-    g.oh = w->h, g.ow = w->w, g.oc = w->c;
-    g.turned = true;
-    g.relu = false;
-    return g;
 }
 
 size_t TT_SIMD(nhwc_scratch)(const tt_conv *c, int n)
@@ -150,6 +114,8 @@ size_t TT_SIMD(nhwc_scratch)(const tt_conv *c, int n)
     weight dw = {.win = &c->win, .n = n};
     size_t most = TT_SIMD(nhwc_gather_scratch)(&fwd), more = TT_SIMD(nhwc_gather_scratch)(&bwd);
 
+    if (more > most) most = more;
+    more = c->lean ? TT_SIMD(dense_dx_scratch)(c->win.c) : 0;
     if (more > most) most = more;
     more = TT_SIMD(nhwc_weight_scratch)(&dw);
     return more > most ? more : most;
@@ -166,33 +132,6 @@ void TT_SIMD(nhwc_forward)(const tt_conv *c, const tt_conv_args *a)
 }
 
 /* ---- backward ---- */
-static void relu_mask(int64_t n, const float *y, float *dy)
-{
-    for (int64_t i = 0; i < n; i += VW) {
-        int take = vtake(i, n);
-        vf v = vload_n(y + i, take);
-        vstore_n(dy + i, vpick(v <= 0, vzero(), vload_n(dy + i, take)), take);
-    }
-}
-
-/* Sums of blocks of pixels, then their sum: a batch has many thousands, and float has 24 bits. */
-static void bias_gradient(int64_t pixels, int o, const float *dy, float *db, bool add)
-{
-    enum { BLOCK = 256 };
-
-    for (int j = 0; j < o; j += VW) {
-        int take = vtake(j, o);
-        vf sum = add ? vload_n(db + j, take) : vzero();
-        for (int64_t p = 0; p < pixels; p += BLOCK) {
-            vf part = vzero();
-            for (int64_t q = p; q < pixels && q < p + BLOCK; q++)
-                part += vload_n(dy + q * o + j, take);
-            sum += part;
-        }
-        vstore_n(db + j, sum, take);
-    }
-}
-
 void TT_SIMD(nhwc_backward)(const tt_conv *c, const tt_conv_args *a)
 {
     const tt_window *w = &c->win;
@@ -211,9 +150,11 @@ void TT_SIMD(nhwc_backward)(const tt_conv *c, const tt_conv_args *a)
                     .add = a->dw_add};
         TT_SIMD(nhwc_weight)(&d, a->scratch);
     }
-    if (a->dx) {
+    if (a->dx && c->lean) {
+        TT_SIMD(dense_dx)(c, a);
+    } else if (a->dx) {
         gather g = turned ? gather_forward(c, a->n) : gather_backward(c, a->n);
-        g.in = a->dy, g.out = a->dx, g.add = a->dx_add, g.relu = false;
+        g.in = a->dy, g.out = a->dx, g.add = a->dx_add;
         g.packed = a->packed + (turned ? 0 : packed_forward(w));
         TT_SIMD(nhwc_gather)(&g, a->scratch);
     }

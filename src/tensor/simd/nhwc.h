@@ -49,15 +49,16 @@ typedef struct gather {
     int kh, kw, sh, sw, ph, pw, dh, dw; /* the window, as the convolution has it */
     bool turned; /* dx: `in` is dy, and a tap moves the other way               */
     bool add, relu;
-    const float *in, *packed, *bias;
-    float *out;
+    const tt_act *in, *packed;
+    const float *bias;
+    tt_act *out;
 } gather;
 
 /* What the weight engine computes: dw from x and dy, as the convolution has them. */
 typedef struct weight {
     const tt_window *win;
     int n;
-    const float *x, *dy;
+    const tt_act *x, *dy;
     float *dw;
     bool add;
 } weight;
@@ -88,6 +89,78 @@ static inline void ahead_fetch(ahead *h)
 {
     const char *stop = (size_t)(h->end - h->at) < h->step ? h->end : h->at + h->step;
     for (; h->at < stop; h->at += 64) __builtin_prefetch(h->at, 0, 2);
+}
+
+/* ---- What kernels of float32 and of bf16 (bf16_conv.c) both have ---- */
+
+/* A convolution as the gather engine sees it. */
+static inline gather gather_forward(const tt_conv *c, int n)
+{
+    const tt_window *w = &c->win;
+    return (gather){.n = n,
+                    .groups = w->groups,
+                    .ih = w->h,
+                    .iw = w->w,
+                    .ic = w->c,
+                    .oh = w->oh,
+                    .ow = w->ow,
+                    .oc = w->o,
+                    .kh = w->kh,
+                    .kw = w->kw,
+                    .sh = w->sh,
+                    .sw = w->sw,
+                    .ph = w->ph,
+                    .pw = w->pw,
+                    .dh = w->dh,
+                    .dw = w->dw};
+}
+
+/* The same with input and output changing places. */
+static inline gather gather_backward(const tt_conv *c, int n)
+{
+    const tt_window *w = &c->win;
+    gather g = gather_forward(c, n);
+
+    g.ih = w->oh, g.iw = w->ow, g.ic = w->o;
+    g.oh = w->h, g.ow = w->w, g.oc = w->c;
+    g.turned = true;
+    return g;
+}
+
+static inline void relu_mask(int64_t n, const tt_act *y, tt_act *dy)
+{
+    for (int64_t i = 0; i < n; i += VW) {
+        int take = vtake(i, n);
+        vf v = vload_n(y + i, take);
+        vstore_n(dy + i, vpick(v <= 0, vzero(), vload_n(dy + i, take)), take);
+    }
+}
+
+static ALWAYS_INLINE void bias_sum(int64_t pixels, int o, int nv, int last, const tt_act *dy,
+                                   float *db, bool add)
+{
+    enum { BLOCK = 256 };
+    vf sum[4], part[4];
+
+    EACH(j, nv) sum[j] = add ? vload_n(db + j * VW, LANES(j, nv, last)) : vzero();
+    for (int64_t p = 0; p < pixels; p += BLOCK) {
+        int64_t end = p + BLOCK < pixels ? p + BLOCK : pixels;
+        EACH(j, nv) part[j] = vzero();
+        for (int64_t q = p; q < end; q++)
+            EACH(j, nv) part[j] += vload_n(dy + q * o + j * VW, LANES(j, nv, last));
+        EACH(j, nv) sum[j] += part[j];
+    }
+    EACH(j, nv) vstore_n(db + j * VW, sum[j], LANES(j, nv, last));
+}
+
+/* Sums of blocks of pixels, then their sum: a batch has many thousands, and float has 24 bits. Of
+ * each pixel whole cache lines, for the next one may be in another page. */
+static inline void bias_gradient(int64_t pixels, int o, const tt_act *dy, float *db, bool add)
+{
+    int j = 0;
+
+    for (; j + 4 * VW <= o; j += 4 * VW) bias_sum(pixels, o, 4, VW, dy + j, db + j, add);
+    for (; j < o; j += VW) bias_sum(pixels, o, 1, vtake(j, o), dy + j, db + j, add);
 }
 
 #endif

@@ -12,7 +12,7 @@
 #include "tensor/simd/nhwc.h"
 
 enum {
-    SUM_BLOCK = VW == 16 ? 128 : 320, /* rows of a panel that stay in L1 */
+    SUM_BLOCK = VW == 16 ? 128 : 384, /* rows of a panel that stay in L1 */
     BLOCK_BYTES = 384 * 1024,         /* input of a block of pixels      */
     BLOCK_PIXELS = 2048,              /* pixels of a block at most ...   */
     BLOCK_LEAST = 192,                /* ... and at least, if their input is no more than: */

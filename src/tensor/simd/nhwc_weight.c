@@ -21,6 +21,9 @@ enum {
      * L2. Several taps share what was packed, and want long rows. */
     TAP_PIXELS = VW == 16 ? 160 : 256,
     TAPS_PIXELS = VW == 16 ? 512 : 256,
+    /* With one tap, output channels whose dy is packed at a time: it is read once for each panel of
+     * input channels, and must stay in L2. */
+    TAP_OUTS = VW == 16 ? 1 << 30 : 384,
     SPREAD_BYTES = 64 * 1024, /* of rows of taps and channels, and of dy                   */
     FLAT_MOST = 128,          /* input channels up to which packing dy does not pay        */
     OVERRUN = 16,             /* floats that a copy in whole vectors may write too many    */
@@ -34,8 +37,10 @@ typedef struct plan {
     bool flat;           /* one tap, no padding: pixels stay in their order, dy as it is */
     bool spread;         /* tiles are turned, and these are their rows:      */
     int taps_wide, outs_wide;
-    int tiles;           /* along the output channels, or along taps and input channels */
+    int parts;           /* of the output channels: dy is packed for one at a time       */
+    int tiles;           /* of a part, or along taps and input channels      */
     float *x, *dy, *sum; /* sum is NULL if dw takes its place                */
+    size_t x_size; /* floats of x for each input channel; with several parts x is kept whole */
     ahead next_x, next_dy;
 } plan;
 
@@ -61,6 +66,9 @@ static ALWAYS_INLINE void tile(int m, int nv, const float *a, const float *b, co
     ptrdiff_t a_step = w->a_step, b_step = w->b_step, step = w->sum_step;
     int len = w->len;
 
+    /* The sums of the next tile: a tile cannot begin before it has its own. */
+    EACH(i, m)
+    EACH(j, nv) if (j * VW % 16 == 0) __builtin_prefetch(sum + (m + i) * step + j * VW, 1, 3);
     EACH(i, m) EACH(j, nv) acc[i][j] = vzero();
     if (w->load)
         EACH(i, m) EACH(j, nv) acc[i][j] = vload_n(sum + i * step + j * VW, LANES(j, nv, w->last));
@@ -101,7 +109,8 @@ static void plan_cut(const weight *d, plan *p, cutter *c)
               (w->oh - 1) * w->sh < w->h && (w->ow - 1) * w->sw < w->w;
     p->spread = p->taps > 1 && p->per < VW;
     p->taps_wide = p->taps * p->per, p->outs_wide = ceil_div(p->outs, VW) * VW;
-    p->tiles = ceil_div(p->spread ? p->taps_wide : p->outs, TILE_M);
+    p->parts = p->taps > 1 || p->flat ? 1 : ceil_div(p->outs, TAP_OUTS);
+    p->tiles = ceil_div(p->spread ? p->taps_wide : ceil_div(p->outs, p->parts), TILE_M);
     if (p->spread) fit = SPREAD_BYTES / ((p->taps_wide + p->outs_wide) * (int)sizeof(float));
     p->images = min_int(max_int(fit / area, 1), max_int(d->n, 1));
     p->rows = fit >= area ? w->oh : max_int(fit / w->ow, 1);
@@ -114,7 +123,9 @@ static void plan_cut(const weight *d, plan *p, cutter *c)
         p->dy = cut(c, pixels * PANEL * sizeof(float));
         p->sum = cut(c, (size_t)p->taps_wide * p->outs_wide * sizeof(float));
     } else {
-        p->x = cut(c, (size_t)p->in_rows * w->sw * p->columns * p->images * PANEL * sizeof(float));
+        p->x_size = (size_t)p->in_rows * w->sw * p->columns * p->images;
+        p->x = cut(c, p->x_size * sizeof(float) *
+                          (p->parts > 1 ? ceil_div(p->per, PANEL) * PANEL : PANEL));
         p->dy = cut(c, (pixels * TILE_M + OVERRUN) * p->tiles * sizeof(float));
         sums = p->taps > 1 ? (size_t)p->outs * p->taps * ceil_div(p->per, VW) * VW : 0;
         p->sum = sums ? cut(c, sums * sizeof(float)) : NULL;
@@ -143,24 +154,30 @@ static size_t stream_size(const weight *d, const block *b)
     return (size_t)block_pixels(d, b) * TILE_M + OVERRUN;
 }
 
-static void dy_pack(const weight *d, const plan *p, const block *b, int group)
+/* A few pixels at a time, so that what is read and what is written both stay in L1. */
+static void dy_pack(const weight *d, const plan *p, const block *b, int first, int outs)
 {
+    enum { PIXELS = 16 };
     const tt_window *w = d->win;
     size_t area = (size_t)w->oh * w->ow, stream = stream_size(d, b);
-    int most = ceil_div(p->outs, p->tiles), larger = p->outs - (most - 1) * p->tiles;
+    int most = ceil_div(outs, p->tiles), larger = outs - (most - 1) * p->tiles;
+    const float *from[PIXELS], *end = d->dy + d->n * area * w->o;
     float *to = p->dy;
+    int count = 0, left = block_pixels(d, b);
 
     for (int y = b->y0; y < b->y1; y++)
         for (int x = 0; x < w->ow; x++)
-            for (int n = b->n0; n < b->n0 + b->images; n++, to += TILE_M) {
-                const float *dy = d->dy + (n * area + y * w->ow + x) * w->o + group * p->outs;
-                const float *end = dy + p->outs;
-                float *at = to;
-                for (int t = 0; t < p->tiles; t++, at += stream) {
+            for (int n = b->n0; n < b->n0 + b->images; n++) {
+                from[count++] = d->dy + (n * area + y * w->ow + x) * w->o + first;
+                if (count < PIXELS && count < left) continue;
+                for (int t = 0, o = 0; t < p->tiles; t++) {
                     int m = t < larger ? most : most - 1;
-                    copy_over(dy, m, at, end);
-                    dy += m;
+                    float *at = to + t * stream;
+                    for (int i = 0; i < count; i++, at += TILE_M)
+                        copy_over(from[i] + o, m, at, end);
+                    o += m;
                 }
+                to += count * TILE_M, left -= count, count = 0;
             }
 }
 
@@ -188,7 +205,8 @@ static void lanes_pack(const float *from, size_t step, int count, int width, flo
 }
 
 /* `width` channels from `first` on of the input the block reads. */
-static void x_pack(const weight *d, const plan *p, const block *b, int first, int width)
+static void x_pack(const weight *d, const plan *p, const block *b, int first, int width,
+                   float *panel)
 {
     const tt_window *w = d->win;
     size_t image = (size_t)w->h * w->w * w->c, wide = (size_t)ceil_div(width, VW) * VW;
@@ -198,7 +216,7 @@ static void x_pack(const weight *d, const plan *p, const block *b, int first, in
         if (!phase_used(r, w->kh, w->sh, w->ph, w->dh)) continue;
         for (int phase = 0; phase < w->sw; phase++) {
             const float *from = d->x + b->n0 * image + ((size_t)r * w->w + phase) * w->c + first;
-            float *to = p->x + ((size_t)(r - b->row0) * w->sw + phase) * part;
+            float *to = panel + ((size_t)(r - b->row0) * w->sw + phase) * part;
             if (!phase_used(phase, w->kw, w->sw, w->pw, w->dw)) continue;
             if (b->images == 1) {
                 lanes_pack(from, (size_t)w->sw * w->c, ceil_div(w->w - phase, w->sw), width, to);
@@ -286,8 +304,10 @@ static void tiles_sum(plan *p, int rows, int nv, const float *a, size_t tile_ste
     }
 }
 
-/* All taps of one panel, whose channels start at c. */
-static void panel_sum(const weight *d, plan *p, const block *b, int c, bool load, float *dw)
+/* All taps of one panel of input, which is at `panel` and whose channels start at c, with as many
+ * output channels as dy is packed for; dw is where the first of them begins. */
+static void panel_sum(const weight *d, plan *p, const block *b, int c, const float *panel, int outs,
+                      bool load, float *dw)
 {
     const tt_window *w = d->win;
     int width = min_int(PANEL, p->per - c), nv = ceil_div(width, VW), wide = nv * VW;
@@ -304,7 +324,7 @@ static void panel_sum(const weight *d, plan *p, const block *b, int c, bool load
     for (int tap = 0; tap < p->taps; tap++, sum += wide) {
         int off_y = tap / w->kw * w->dh - w->ph, off_x = tap % w->kw * w->dw - w->pw;
         int y0 = b->y0, y1 = b->y1, x0 = 0, x1 = w->ow, ix;
-        const float *dy = p->dy, *x = p->x;
+        const float *dy = p->dy, *x = panel;
         walk t = k;
         valid(off_y, w->sh, w->h, &y0, &y1);
         valid(off_x, w->sw, w->w, &x0, &x1);
@@ -317,7 +337,7 @@ static void panel_sum(const weight *d, plan *p, const block *b, int c, bool load
             if (t.a_row == (ptrdiff_t)t.len * TILE_M && t.b_row == t.len * t.b_step)
                 t.len *= t.rows, t.rows = 1;
         }
-        tiles_sum(p, p->outs, nv, dy, stream, 0, x, &t, sum);
+        tiles_sum(p, outs, nv, dy, stream, 0, x, &t, sum);
     }
 }
 
@@ -366,8 +386,8 @@ static void ahead_plan(const weight *d, plan *p, const block *b, bool last)
 {
     const tt_window *w = d->win;
     size_t in = (size_t)w->h * w->w * w->c, out = (size_t)w->oh * w->ow * w->o;
-    size_t tile_count = (size_t)p->tiles *
-                        (p->spread ? ceil_div(p->outs, PANEL) : p->taps * ceil_div(p->per, PANEL));
+    size_t panels = p->spread ? ceil_div(p->outs, PANEL) : p->taps * ceil_div(p->per, PANEL);
+    size_t tile_count = (size_t)p->tiles * p->parts * panels;
     size_t x_size = in * b->images * (b->y1 - b->y0) / w->oh;
     size_t dy_size = out * b->images * (b->y1 - b->y0) / w->oh;
     bool skips = w->kh < w->sh || w->kw < w->sw; /* then most of x is never read */
@@ -390,10 +410,14 @@ static void block_sum(const weight *d, plan *p, const block *b, int group, bool 
         flat_sum(d, p, b, group, c, load, dw);
     }
     if (p->flat) return;
-    dy_pack(d, p, b, group);
-    for (int c = 0; c < p->per; c += PANEL) {
-        x_pack(d, p, b, group * p->per + c, min_int(PANEL, p->per - c));
-        panel_sum(d, p, b, c, load, dw);
+    for (int i = 0; i < p->parts; i++) {
+        int o = part_start(p->outs, p->parts, i), outs = part_start(p->outs, p->parts, i + 1) - o;
+        dy_pack(d, p, b, group * p->outs + o, outs);
+        for (int c = 0; c < p->per; c += PANEL) {
+            float *x = p->x + (p->parts > 1 ? p->x_size * c : 0);
+            if (i == 0) x_pack(d, p, b, group * p->per + c, min_int(PANEL, p->per - c), x);
+            panel_sum(d, p, b, c, x, outs, load, dw + (size_t)o * p->per);
+        }
     }
 }
 

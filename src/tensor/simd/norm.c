@@ -1,7 +1,7 @@
 /* Batch normalisation. Two ways to go over a x c x b, chosen by b:
  *
- *   - rows (b == 1; NHWC and vectors): a vector holds neighbouring channels, coefficients are vectors
- *     too;
+ *   - rows (b == 1; NHWC and vectors): a vector holds neighbouring channels, coefficients are
+ * vectors too;
  *   - runs (b > 1; PLAIN and LANES): a vector holds neighbours of one channel, coefficients are
  *     broadcast.
  *
@@ -74,10 +74,14 @@ static ALWAYS_INLINE void term(terms t, int64_t at, int n, vf shift, vf *one, vf
     *two = dy * x;
 }
 
-/* What x is taken relative to, of channel c and, in rows, of those that follow. */
-static ALWAYS_INLINE const float *base_of(terms t, int64_t c)
+/* What x is taken relative to: of a channel, or, in rows, of n from it on. */
+static ALWAYS_INLINE float base_of(terms t, int64_t c)
 {
-    return t.back ? t.a->mean + c : t.a->x + c * t.a->b;
+    return t.back ? t.a->mean[c] : act_get(t.a->x[c * t.a->b]);
+}
+static ALWAYS_INLINE vf bases_of(terms t, int64_t c, int n)
+{
+    return t.back ? vload_n(t.a->mean + c, n) : vload_n(t.a->x + c, n);
 }
 
 static ALWAYS_INLINE void run_sums(terms t, run r, float shift, double *one, double *two)
@@ -111,7 +115,7 @@ static ALWAYS_INLINE void block_sums(terms t, int64_t row, int64_t rows, int64_t
 
     for (int v = 0; v < vecs; v++) {
         p[v] = q[v] = vzero();
-        shift[v] = vload_n(base_of(t, c + v * VW), v < vecs - 1 ? VW : n);
+        shift[v] = bases_of(t, c + v * VW, v < vecs - 1 ? VW : n);
     }
     for (int64_t i = row; i < row + rows; i++)
         for (int v = 0; v < vecs; v++) {
@@ -140,7 +144,7 @@ static ALWAYS_INLINE void sums(terms t)
     if (a->b > 1) {
         for (int64_t i = 0; i < a->a; i++)
             for (int64_t c = 0; c < a->c; c++)
-                run_sums(t, run_of(a, i, c), *base_of(t, c), &a->sums[c], &a->sums[a->c + c]);
+                run_sums(t, run_of(a, i, c), base_of(t, c), &a->sums[c], &a->sums[a->c + c]);
         return;
     }
     for (int64_t i = 0; i < a->a; i += BLOCK) {
@@ -156,7 +160,7 @@ void TT_SIMD(norm_sums)(const tt_norm_args *a)
     /* From the first element to the shift that all grains share. */
     for (int64_t c = 0; c < a->c && a->a; c++) {
         double *one = &a->sums[c], *two = &a->sums[a->c + c], n = a->sums[2 * a->c];
-        double d = (double)*base_of((terms){.a = a}, c) - (a->shift ? a->shift[c] : 0);
+        double d = (double)base_of((terms){.a = a}, c) - (a->shift ? a->shift[c] : 0);
 
         *two += 2 * d * *one + n * d * d;
         *one += n * d;

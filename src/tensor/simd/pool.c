@@ -76,7 +76,7 @@ static float share_of(const tt_pool_args *a, int oy, int ox)
 }
 
 /* n elements of a row, `stride` apart. */
-static ALWAYS_INLINE vf load_apart(const float *p, int stride, int n)
+static ALWAYS_INLINE vf load_apart(const tt_act *p, int stride, int n)
 {
     vi at;
     vf v = vzero();
@@ -88,7 +88,7 @@ static ALWAYS_INLINE vf load_apart(const float *p, int stride, int n)
         for (int i = 0; i < VW; i++) at[i] = i < VW / 2 ? 2 * i : 2 * i + 1;
         return __builtin_shuffle(low, high, at);
     }
-    for (int i = 0; i < n; i++) v[i] = p[(int64_t)i * stride];
+    for (int i = 0; i < n; i++) v[i] = act_get(p[(int64_t)i * stride]);
     return v;
 }
 
@@ -118,8 +118,8 @@ static ALWAYS_INLINE vi load_pick(const uint8_t *p, int n)
 /* n windows at once, x being where the first begins: of neighbours of one pixel (apart == 0), or of
  * outputs of one row. The first element is best until beaten, so that a window of -infinity has a
  * winner too. */
-static ALWAYS_INLINE void max_windows(const tt_window *w, span ys, span xs, int kw, const float *x,
-                                      int64_t inner, int n, int apart, float *y, uint8_t *pick)
+static ALWAYS_INLINE void max_windows(const tt_window *w, span ys, span xs, int kw, const tt_act *x,
+                                      int64_t inner, int n, int apart, tt_act *y, uint8_t *pick)
 {
     bool empty = ys.from == ys.to || xs.from == xs.to;
     int first = empty ? 255 : ys.from * kw + xs.from;
@@ -127,7 +127,7 @@ static ALWAYS_INLINE void max_windows(const tt_window *w, span ys, span xs, int 
     vi won = first - (vi){0};
 
     for (int ky = ys.from; ky < ys.to; ky++) {
-        const float *at = x + ((int64_t)ky * w->dh * w->w + xs.from * w->dw) * inner;
+        const tt_act *at = x + ((int64_t)ky * w->dh * w->w + xs.from * w->dw) * inner;
         for (int kx = xs.from; kx < xs.to; kx++, at += w->dw * inner) {
             vf v = apart ? load_apart(at, apart, n) : vload_n(at, n);
             vi beats = (v > best) | (v != v);
@@ -145,12 +145,12 @@ static bool whole(const tt_window *w, span ys, span xs, int size)
     return w->kh == size && w->kw == size && ys.to - ys.from == size && xs.to - xs.from == size;
 }
 
-static ALWAYS_INLINE void max_pixel(const tt_pool_args *a, const float *x, int oy, span ys, int ox,
-                                    float *y, uint8_t *pick)
+static ALWAYS_INLINE void max_pixel(const tt_pool_args *a, const tt_act *x, int oy, span ys, int ox,
+                                    tt_act *y, uint8_t *pick)
 {
     const tt_window *w = &a->win;
     span xs = columns_of(w, ox), two = {0, 2}, three = {0, 3};
-    const float *at = x + pixel(w, oy, ox, 0, 0) * a->inner;
+    const tt_act *at = x + pixel(w, oy, ox, 0, 0) * a->inner;
     bool is_two = whole(w, ys, xs, 2), is_three = whole(w, ys, xs, 3);
 
     for (int64_t i = 0; i < a->inner; i += VW) {
@@ -165,13 +165,14 @@ static ALWAYS_INLINE void max_pixel(const tt_pool_args *a, const float *x, int o
     }
 }
 
-static void max_row(const tt_pool_args *a, const float *x, int oy, span in, float *y, uint8_t *pick)
+static void max_row(const tt_pool_args *a, const tt_act *x, int oy, span in, tt_act *y,
+                    uint8_t *pick)
 {
     const tt_window *w = &a->win;
     span ys = rows_of(w, oy);
 
     for (int ox = 0, n; ox < w->ow; ox += n) {
-        const float *at = x + pixel(w, oy, ox, 0, 0);
+        const tt_act *at = x + pixel(w, oy, ox, 0, 0);
         span xs = columns_of(w, ox);
         uint8_t *to = pick ? pick + ox : NULL;
         n = take_outputs(in, ox);
@@ -191,7 +192,7 @@ void TT_SIMD(maxpool_forward)(const tt_pool_args *a)
 
     TT_ASSERT(w->kh * w->kw <= 255);
     for (int64_t o = 0; o < a->outer; o++) {
-        const float *x = a->x + o * x_size(a);
+        const tt_act *x = a->x + o * x_size(a);
         for (int oy = 0; oy < w->oh; oy++) {
             int64_t at = o * y_size(a) + (int64_t)oy * w->ow * a->inner;
             uint8_t *pick = a->pick ? a->pick + at : NULL;
@@ -213,17 +214,17 @@ static bool tiles(const tt_window *w)
 }
 
 static ALWAYS_INLINE void max_window_back(const tt_window *w, span ys, span xs, int kw, vi won,
-                                          vf dy, float *dx, int64_t inner, int n, bool add)
+                                          vf dy, tt_act *dx, int64_t inner, int n, bool add)
 {
     for (int ky = ys.from; ky < ys.to; ky++) {
-        float *at = dx + ((int64_t)ky * w->dh * w->w + xs.from * w->dw) * inner;
+        tt_act *at = dx + ((int64_t)ky * w->dh * w->w + xs.from * w->dw) * inner;
         for (int kx = xs.from; kx < xs.to; kx++, at += w->dw * inner)
             vput_n(at, (vf)((vi)dy & (won == ky * kw + kx)), n, add);
     }
 }
 
-static ALWAYS_INLINE void max_pixel_back(const tt_pool_args *a, float *dx, int oy, int ox,
-                                         const float *dy, const uint8_t *pick, bool add)
+static ALWAYS_INLINE void max_pixel_back(const tt_pool_args *a, tt_act *dx, int oy, int ox,
+                                         const tt_act *dy, const uint8_t *pick, bool add)
 {
     const tt_window *w = &a->win;
     span ys = rows_of(w, oy), xs = columns_of(w, ox), two = {0, 2};
@@ -241,13 +242,14 @@ static ALWAYS_INLINE void max_pixel_back(const tt_pool_args *a, float *dx, int o
     }
 }
 
-static void max_row_back(const tt_pool_args *a, float *dx, int oy, const float *dy,
+static void max_row_back(const tt_pool_args *a, tt_act *dx, int oy, const tt_act *dy,
                          const uint8_t *pick, const int *offset)
 {
     const tt_window *w = &a->win;
 
     for (int ox = 0; ox < w->ow; ox++)
-        if (pick[ox] != 255) dx[pixel(w, oy, ox, 0, 0) + offset[pick[ox]]] += dy[ox];
+        if (pick[ox] != 255)
+            act_put(dx + pixel(w, oy, ox, 0, 0) + offset[pick[ox]], act_get(dy[ox]), true);
 }
 
 void TT_SIMD(maxpool_backward)(const tt_pool_args *a)
@@ -259,7 +261,7 @@ void TT_SIMD(maxpool_backward)(const tt_pool_args *a)
     for (int k = 0; k < w->kh * w->kw; k++)
         offset[k] = k / w->kw * w->dh * w->w + k % w->kw * w->dw;
     for (int64_t o = 0; o < a->outer; o++) {
-        float *dx = a->dx + o * x_size(a);
+        tt_act *dx = a->dx + o * x_size(a);
         if (!a->dx_add && !store) memset(dx, 0, (size_t)x_size(a) * sizeof *dx);
         for (int oy = 0; oy < w->oh; oy++) {
             int64_t at = o * y_size(a) + (int64_t)oy * w->ow * a->inner;
@@ -279,13 +281,13 @@ void TT_SIMD(maxpool_backward)(const tt_pool_args *a)
 /* ---- Average ---- */
 
 /* As max_windows; row by row, then over rows, so that a whole image's sum loses little. */
-static ALWAYS_INLINE vf sum_windows(const tt_window *w, span ys, span xs, const float *x,
+static ALWAYS_INLINE vf sum_windows(const tt_window *w, span ys, span xs, const tt_act *x,
                                     int64_t inner, int n, int apart)
 {
     vf sum = vzero();
 
     for (int ky = ys.from; ky < ys.to; ky++) {
-        const float *at = x + ((int64_t)ky * w->dh * w->w + xs.from * w->dw) * inner;
+        const tt_act *at = x + ((int64_t)ky * w->dh * w->w + xs.from * w->dw) * inner;
         vf row = vzero();
         for (int kx = xs.from; kx < xs.to; kx++, at += w->dw * inner)
             row += apart ? load_apart(at, apart, n) : vload_n(at, n);
@@ -294,11 +296,11 @@ static ALWAYS_INLINE vf sum_windows(const tt_window *w, span ys, span xs, const 
     return sum;
 }
 
-static void avg_pixel(const tt_pool_args *a, const float *x, int oy, int ox, float *y)
+static void avg_pixel(const tt_pool_args *a, const tt_act *x, int oy, int ox, tt_act *y)
 {
     const tt_window *w = &a->win;
     span ys = rows_of(w, oy), xs = columns_of(w, ox);
-    const float *at = x + pixel(w, oy, ox, 0, 0) * a->inner;
+    const tt_act *at = x + pixel(w, oy, ox, 0, 0) * a->inner;
     float share = share_of(a, oy, ox);
 
     for (int64_t i = 0; i < a->inner; i += VW) {
@@ -308,12 +310,12 @@ static void avg_pixel(const tt_pool_args *a, const float *x, int oy, int ox, flo
 }
 
 /* One window of PLAIN, in vectors along its rows: whole images, mostly. */
-static float sum_wide(const tt_window *w, span ys, span xs, const float *x)
+static float sum_wide(const tt_window *w, span ys, span xs, const tt_act *x)
 {
     vf sum = vzero();
 
     for (int ky = ys.from; ky < ys.to; ky++) {
-        const float *row = x + (int64_t)ky * w->dh * w->w;
+        const tt_act *row = x + (int64_t)ky * w->dh * w->w;
         vf part = vzero();
         for (int kx = xs.from; kx < xs.to; kx += VW) part += vload_n(row + kx, vtake(kx, xs.to));
         sum += part;
@@ -321,13 +323,13 @@ static float sum_wide(const tt_window *w, span ys, span xs, const float *x)
     return vsum(sum);
 }
 
-static void avg_row(const tt_pool_args *a, const float *x, int oy, span in, float *y)
+static void avg_row(const tt_pool_args *a, const tt_act *x, int oy, span in, tt_act *y)
 {
     const tt_window *w = &a->win;
     span ys = rows_of(w, oy);
 
     for (int ox = 0, n; ox < w->ow; ox += n) {
-        const float *at = x + pixel(w, oy, ox, 0, 0);
+        const tt_act *at = x + pixel(w, oy, ox, 0, 0);
         span xs = columns_of(w, ox);
         vf sum;
         n = take_outputs(in, ox);
@@ -349,9 +351,9 @@ void TT_SIMD(avgpool_forward)(const tt_pool_args *a)
     span in = inner_outputs(w);
 
     for (int64_t o = 0; o < a->outer; o++) {
-        const float *x = a->x + o * x_size(a);
+        const tt_act *x = a->x + o * x_size(a);
         for (int oy = 0; oy < w->oh; oy++) {
-            float *y = a->y + o * y_size(a) + (int64_t)oy * w->ow * a->inner;
+            tt_act *y = a->y + o * y_size(a) + (int64_t)oy * w->ow * a->inner;
             if (a->inner == 1)
                 avg_row(a, x, oy, in, y);
             else
@@ -360,18 +362,18 @@ void TT_SIMD(avgpool_forward)(const tt_pool_args *a)
     }
 }
 
-static ALWAYS_INLINE void avg_pixel_back(const tt_pool_args *a, float *dx, int oy, int ox,
-                                         const float *dy, bool add)
+static ALWAYS_INLINE void avg_pixel_back(const tt_pool_args *a, tt_act *dx, int oy, int ox,
+                                         const tt_act *dy, bool add)
 {
     const tt_window *w = &a->win;
     span ys = rows_of(w, oy), xs = columns_of(w, ox);
     float share = share_of(a, oy, ox);
 
     for (int ky = ys.from; ky < ys.to; ky++) {
-        float *at = dx + pixel(w, oy, ox, ky, xs.from) * a->inner;
+        tt_act *at = dx + pixel(w, oy, ox, ky, xs.from) * a->inner;
         for (int kx = xs.from; kx < xs.to; kx++, at += w->dw * a->inner) {
             if (a->inner == 1) {
-                *at = add ? *at + *dy * share : *dy * share;
+                act_put(at, act_get(*dy) * share, add);
                 continue;
             }
             for (int64_t i = 0; i < a->inner; i += VW) {
@@ -388,8 +390,8 @@ void TT_SIMD(avgpool_backward)(const tt_pool_args *a)
     bool store = !a->dx_add && tiles(w);
 
     for (int64_t o = 0; o < a->outer; o++) {
-        const float *dy = a->dy + o * y_size(a);
-        float *dx = a->dx + o * x_size(a);
+        const tt_act *dy = a->dy + o * y_size(a);
+        tt_act *dx = a->dx + o * x_size(a);
         if (!a->dx_add && !store) memset(dx, 0, (size_t)x_size(a) * sizeof *dx);
         for (int oy = 0; oy < w->oh; oy++)
             for (int ox = 0; ox < w->ow; ox++, dy += a->inner) {

@@ -22,7 +22,7 @@ static ALWAYS_INLINE void swap_blocks(vf r[VW], int w)
 }
 
 /* to[j][i] = from[i][j] of a square. */
-static ALWAYS_INLINE void square(const float *from, int64_t from_step, float *to, int64_t to_step,
+static ALWAYS_INLINE void square(const tt_act *from, int64_t from_step, tt_act *to, int64_t to_step,
                                  bool add)
 {
     vf r[VW];
@@ -37,8 +37,8 @@ static ALWAYS_INLINE void square(const float *from, int64_t from_step, float *to
 
 /* to[j][i] = from[i][j] for rows x columns of `from`; each row of `to` is filled up with zeros to
  * `fill` >= rows elements. */
-static ALWAYS_INLINE void transpose(int64_t rows, int64_t columns, int64_t fill, const float *from,
-                                    int64_t from_step, float *to, int64_t to_step, bool add)
+static ALWAYS_INLINE void transpose(int64_t rows, int64_t columns, int64_t fill, const tt_act *from,
+                                    int64_t from_step, tt_act *to, int64_t to_step, bool add)
 {
     int64_t i = 0;
 
@@ -47,17 +47,13 @@ static ALWAYS_INLINE void transpose(int64_t rows, int64_t columns, int64_t fill,
         for (; j + VW <= columns; j += VW)
             square(from + i * from_step + j, from_step, to + j * to_step + i, to_step, add);
         for (; j < columns; j++)
-            for (int k = 0; k < VW; k++) {
-                float *at = to + j * to_step + i + k, v = from[(i + k) * from_step + j];
-                *at = add ? *at + v : v;
-            }
+            for (int k = 0; k < VW; k++)
+                act_put(to + j * to_step + i + k, act_get(from[(i + k) * from_step + j]), add);
     }
     for (int64_t j = 0; i < fill && j < columns; j++) {
-        for (int64_t k = i; k < rows; k++) {
-            float *at = to + j * to_step + k, v = from[k * from_step + j];
-            *at = add ? *at + v : v;
-        }
-        for (int64_t k = rows; !add && k < fill; k++) to[j * to_step + k] = 0;
+        for (int64_t k = i; k < rows; k++)
+            act_put(to + j * to_step + k, act_get(from[k * from_step + j]), add);
+        for (int64_t k = rows; !add && k < fill; k++) to[j * to_step + k] = act_of(0);
     }
 }
 
@@ -66,14 +62,14 @@ static ALWAYS_INLINE void transpose(int64_t rows, int64_t columns, int64_t fill,
  * apart in LANES. Pixels go in eights, and in them channels by vectors: what is read and written
  * stays in the cache. */
 static ALWAYS_INLINE void lanes(int n, int64_t per, int64_t runs, int64_t columns, bool into,
-                                const float *x, float *y, bool add)
+                                const tt_act *x, tt_act *y, bool add)
 {
     int64_t most = runs > 1 ? VW : columns;
 
     for (int first = 0; first < n; first += VW) {
         int valid = n - first < VW ? n - first : VW;
-        const float *sx = x + (int64_t)first * per;
-        float *sy = y + (int64_t)first * per;
+        const tt_act *sx = x + (int64_t)first * per;
+        tt_act *sy = y + (int64_t)first * per;
         for (int64_t p0 = 0; p0 < runs; p0 += 8)
             for (int64_t j = 0; j < columns; j += most)
                 for (int64_t p = p0; p < runs && p < p0 + 8; p++) {
@@ -87,7 +83,7 @@ static ALWAYS_INLINE void lanes(int n, int64_t per, int64_t runs, int64_t column
     }
 }
 
-static void copy(int64_t n, const float *x, float *y, bool add)
+static void copy(int64_t n, const tt_act *x, tt_act *y, bool add)
 {
     if (add)
         TT_SIMD(add)(n, y, x, y);
@@ -95,8 +91,8 @@ static void copy(int64_t n, const float *x, float *y, bool add)
         memcpy(y, x, (size_t)n * sizeof *y);
 }
 
-static ALWAYS_INLINE void reorder(int n, int64_t c, int64_t hw, tt_layout from, const float *x,
-                                  tt_layout to, float *y, bool add)
+static ALWAYS_INLINE void reorder(int n, int64_t c, int64_t hw, tt_layout from, const tt_act *x,
+                                  tt_layout to, tt_act *y, bool add)
 {
     int64_t per = c * hw;
     tt_layout other = from == TT_LANES ? to : from;
@@ -116,8 +112,8 @@ static ALWAYS_INLINE void reorder(int n, int64_t c, int64_t hw, tt_layout from, 
     }
 }
 
-void TT_SIMD(reorder)(int n, int64_t c, int64_t hw, tt_layout from, const float *x, tt_layout to,
-                      float *y, bool add)
+void TT_SIMD(reorder)(int n, int64_t c, int64_t hw, tt_layout from, const tt_act *x, tt_layout to,
+                      tt_act *y, bool add)
 {
     int64_t slices = (n + VW - 1) / VW;
     bool lanes_too = from == TT_LANES || to == TT_LANES;

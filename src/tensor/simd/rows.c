@@ -24,12 +24,12 @@ static ALWAYS_INLINE int width_at(const line *l, int64_t k)
     return k == l->count - 1 ? l->last : l->width;
 }
 
-static ALWAYS_INLINE vf line_load(const line *l, const float *x, int64_t k)
+static ALWAYS_INLINE vf line_load(const line *l, const tt_act *x, int64_t k)
 {
     return vload_n(x + l->at + k * l->step, width_at(l, k));
 }
 
-static ALWAYS_INLINE void line_put(const line *l, float *y, int64_t k, vf v, bool add)
+static ALWAYS_INLINE void line_put(const line *l, tt_act *y, int64_t k, vf v, bool add)
 {
     vput_n(y + l->at + k * l->step, v, width_at(l, k), add);
 }
@@ -241,10 +241,13 @@ static ALWAYS_INLINE vf exp_sum(const tt_rows_args *a, const line *l, vf most, b
 
 static ALWAYS_INLINE void softmax_line(const tt_rows_args *a, const line *l)
 {
-    vf scale = 1.0f / exp_sum(a, l, largest(a, l), true);
+    const bool kept = sizeof(tt_act) == sizeof(float); /* else they would be rounded twice */
+    vf most = largest(a, l), scale = 1.0f / exp_sum(a, l, most, kept);
 
-    for (int64_t k = 0; k < l->count; k++)
-        line_put(l, a->y, k, line_load(l, a->y, k) * scale, false);
+    for (int64_t k = 0; k < l->count; k++) {
+        vf e = kept ? line_load(l, a->y, k) : vexp(line_load(l, a->x, k) - most);
+        line_put(l, a->y, k, e * scale, false);
+    }
 }
 
 static ALWAYS_INLINE void log_softmax_line(const tt_rows_args *a, const line *l)

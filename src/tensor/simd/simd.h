@@ -13,14 +13,15 @@
 #include "tensor/tensor.h"
 
 /* With TT_WIDE the table of AVX-512 is 16-wide code made of AVX2 instructions, for those tests:
- *     make unit M=tensor B=build-wide CFLAGS="-O2 -g -DTT_WIDE" FLAGS_avx512="-mavx2 -mfma -mf16c
- * -Wno-psabi" So intrinsics of 8 or 16 floats stand under TT_256 and TT_512, never under the
+ *     make unit M=tensor B=build-wide WIDE=1
+ * So intrinsics of 8 or 16 floats stand under TT_256 and TT_512, never under the
  * compiler's own macros. */
 #if defined(TT_WIDE)
-#define TT_WIDE_avx512 1
-#define TT_WIDE2(isa)  TT_WIDE_##isa
-#define TT_WIDE1(isa)  TT_WIDE2(isa)
-#define TT_IS_WIDE     TT_WIDE1(TT_ISA)
+#define TT_WIDE_avx512      1
+#define TT_WIDE_avx512_bf16 1
+#define TT_WIDE2(isa)       TT_WIDE_##isa
+#define TT_WIDE1(isa)       TT_WIDE2(isa)
+#define TT_IS_WIDE          TT_WIDE1(TT_ISA)
 #else
 #define TT_IS_WIDE 0
 #endif
@@ -47,6 +48,12 @@ typedef float vf_u __attribute__((vector_size(VW * 4), aligned(4), may_alias)); 
 #define TT_SIMD2(name, isa) tt_##name##_##isa
 #define TT_SIMD1(name, isa) TT_SIMD2(name, isa)
 #define TT_SIMD(name)       TT_SIMD1(name, TT_ISA)
+
+/* And of one way of multiplying matrices, of which an instruction set may have several. */
+#ifndef TT_PRODUCT
+#define TT_PRODUCT TT_ISA
+#endif
+#define TT_PROD(name) TT_SIMD1(name, TT_PRODUCT)
 
 static inline vf vload(const float *p)
 {
@@ -153,6 +160,23 @@ static inline void vstore_n(float *p, vf x, int n)
 static inline void vput_n(float *p, vf x, int n, bool add)
 {
     vstore_n(p, add ? vload_n(p, n) + x : x, n);
+}
+
+#ifdef TT_ACT_BF16
+#include "tensor/simd/bf16.h"
+#else
+static inline float act_get(float x)
+{
+    return x;
+}
+static inline float act_of(float x)
+{
+    return x;
+}
+#endif
+static inline void act_put(tt_act *p, float x, bool add)
+{
+    *p = act_of(add ? act_get(*p) + x : x);
 }
 
 /* How many of the elements from i to n one vector takes, and the mask of the first n. */

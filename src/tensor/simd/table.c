@@ -1,10 +1,14 @@
-/* The table of one instruction set. */
+/* The table of one instruction set, type of activation and way of multiplying. */
 #include "tensor/simd/table.h"
 #include "tensor/tables.h"
 
+#ifndef TT_TABLE
 #define TT_NAME1(isa) #isa
 #define TT_NAME(isa)  TT_NAME1(isa)
+#define TT_TABLE      TT_NAME(TT_ISA)
+#endif
 
+#ifndef TT_ACT_BF16
 int64_t TT_SIMD(arithmetic)(int64_t rounds)
 {
     enum { CHAINS = 12 }; /* more than latency times units, and with a and b within 16 registers */
@@ -16,16 +20,29 @@ int64_t TT_SIMD(arithmetic)(int64_t rounds)
     for (int k = 0; k < CHAINS; k++) __asm__ volatile("" : : "m"(v[k])); /* the result is needed */
     return rounds * CHAINS * VW * 2;
 }
+#endif
 
-const tt_kernels TT_SIMD(kernels) = {
-    .name = TT_NAME(TT_ISA),
+const tt_kernels TT_PROD(kernels) = {
+    .name = TT_TABLE,
+#ifdef TT_ACT_BF16
+    .precision = TT_IN_BF16,
+#if defined(TT_TILES)
+    .product = "amx",
+#elif defined(TT_DOT)
+    .product = "dot",
+#else
+    .product = "widened",
+#endif
+#else
+    .product = "float32",
     .lanes = VW,
-    .conv_layout = TT_SIMD(conv_layout),
-    .conv_packed = TT_SIMD(conv_packed),
-    .conv_pack = TT_SIMD(conv_pack),
-    .conv_scratch = TT_SIMD(conv_scratch),
-    .conv_forward = TT_SIMD(conv_forward),
-    .conv_backward = TT_SIMD(conv_backward),
+#endif
+    .conv_layout = TT_PROD(conv_layout),
+    .conv_packed = TT_PROD(conv_packed),
+    .conv_pack = TT_PROD(conv_pack),
+    .conv_scratch = TT_PROD(conv_scratch),
+    .conv_forward = TT_PROD(conv_forward),
+    .conv_backward = TT_PROD(conv_backward),
     .maxpool_forward = TT_SIMD(maxpool_forward),
     .maxpool_backward = TT_SIMD(maxpool_backward),
     .avgpool_forward = TT_SIMD(avgpool_forward),
@@ -51,18 +68,22 @@ const tt_kernels TT_SIMD(kernels) = {
     .interact_scratch = TT_SIMD(interact_scratch),
     .interact_forward = TT_SIMD(interact_forward),
     .interact_backward = TT_SIMD(interact_backward),
-    .attend_scratch = TT_SIMD(attend_scratch),
-    .attend_forward = TT_SIMD(attend_forward),
-    .attend_backward = TT_SIMD(attend_backward),
-    .recur_packed = TT_SIMD(recur_packed),
-    .recur_pack = TT_SIMD(recur_pack),
-    .recur_scratch = TT_SIMD(recur_scratch),
-    .recur_forward = TT_SIMD(recur_forward),
-    .recur_backward = TT_SIMD(recur_backward),
+    .attend_scratch = TT_PROD(attend_scratch),
+    .attend_forward = TT_PROD(attend_forward),
+    .attend_backward = TT_PROD(attend_backward),
+    .recur_packed = TT_PROD(recur_packed),
+    .recur_pack = TT_PROD(recur_pack),
+    .recur_scratch = TT_PROD(recur_scratch),
+    .recur_forward = TT_PROD(recur_forward),
+    .recur_backward = TT_PROD(recur_backward),
     .unary_forward = TT_SIMD(unary_forward),
     .unary_backward = TT_SIMD(unary_backward),
     .add = TT_SIMD(add),
     .mul = TT_SIMD(mul),
+    .shift = TT_SIMD(shift),
+    .gather = TT_SIMD(gather),
+    .widen = TT_SIMD(widen),
+    .narrow = TT_SIMD(narrow),
     .scale = TT_SIMD(scale),
     .dropout = TT_SIMD(dropout),
     .reorder = TT_SIMD(reorder),

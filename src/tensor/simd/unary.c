@@ -51,7 +51,7 @@ static ALWAYS_INLINE vf unary_slope(tt_unary f, vf x, vf y)
 }
 
 /* f is a constant where these are called, so that each loop holds one function. */
-static ALWAYS_INLINE void forward(tt_unary f, int64_t n, const float *x, float *y)
+static ALWAYS_INLINE void forward(tt_unary f, int64_t n, const tt_act *x, tt_act *y)
 {
     int64_t i = 0;
 
@@ -59,7 +59,7 @@ static ALWAYS_INLINE void forward(tt_unary f, int64_t n, const float *x, float *
     if (i < n) vstore_part(y + i, unary(f, vload_part(x + i, (int)(n - i))), (int)(n - i));
 }
 
-void TT_SIMD(unary_forward)(tt_unary f, int64_t n, const float *x, float *y)
+void TT_SIMD(unary_forward)(tt_unary f, int64_t n, const tt_act *x, tt_act *y)
 {
     switch (f) {
     case TT_RELU:
@@ -81,8 +81,8 @@ void TT_SIMD(unary_forward)(tt_unary f, int64_t n, const float *x, float *y)
 }
 
 /* `in`: what the slope is computed from, x or y. */
-static ALWAYS_INLINE void backward(tt_unary f, int64_t n, const float *in, const float *dy,
-                                   float *dx, bool add)
+static ALWAYS_INLINE void backward(tt_unary f, int64_t n, const tt_act *in, const tt_act *dy,
+                                   tt_act *dx, bool add)
 {
     for (int64_t i = 0; i < n; i += VW) {
         int k = vtake(i, n);
@@ -91,8 +91,8 @@ static ALWAYS_INLINE void backward(tt_unary f, int64_t n, const float *in, const
     }
 }
 
-void TT_SIMD(unary_backward)(tt_unary f, int64_t n, const float *x, const float *y, const float *dy,
-                             float *dx, bool add)
+void TT_SIMD(unary_backward)(tt_unary f, int64_t n, const tt_act *x, const tt_act *y,
+                             const tt_act *dy, tt_act *dx, bool add)
 {
     switch (f) {
     case TT_RELU:
@@ -114,7 +114,7 @@ void TT_SIMD(unary_backward)(tt_unary f, int64_t n, const float *x, const float 
 }
 
 /* Spelled out because y may be a: the compiler would fall back to single elements then. */
-void TT_SIMD(add)(int64_t n, const float *a, const float *b, float *y)
+void TT_SIMD(add)(int64_t n, const tt_act *a, const tt_act *b, tt_act *y)
 {
     for (int64_t i = 0; i < n; i += VW) {
         int k = vtake(i, n);
@@ -122,11 +122,40 @@ void TT_SIMD(add)(int64_t n, const float *a, const float *b, float *y)
     }
 }
 
-void TT_SIMD(mul)(int64_t n, const float *a, const float *b, float *y, bool accumulate)
+void TT_SIMD(mul)(int64_t n, const tt_act *a, const tt_act *b, tt_act *y, bool accumulate)
 {
     for (int64_t i = 0; i < n; i += VW) {
         int k = vtake(i, n);
         vput_n(y + i, vload_n(a + i, k) * vload_n(b + i, k), k, accumulate);
+    }
+}
+
+void TT_SIMD(shift)(int64_t n, const tt_act *x, const float *w, tt_act *y)
+{
+    for (int64_t i = 0; i < n; i += VW) {
+        int k = vtake(i, n);
+        vstore_n(y + i, vload_n(x + i, k) + vload_n(w + i, k), k);
+    }
+}
+
+void TT_SIMD(gather)(int64_t n, const tt_act *dy, float *dw, bool add)
+{
+    for (int64_t i = 0; i < n; i += VW) {
+        int k = vtake(i, n);
+        vput_n(dw + i, vload_n(dy + i, k), k, add);
+    }
+}
+
+void TT_SIMD(widen)(int64_t n, const tt_act *x, float *y)
+{
+    TT_SIMD(gather)(n, x, y, false);
+}
+
+void TT_SIMD(narrow)(int64_t n, const float *x, tt_act *y, bool add)
+{
+    for (int64_t i = 0; i < n; i += VW) {
+        int k = vtake(i, n);
+        vput_n(y + i, vload_n(x + i, k), k, add);
     }
 }
 

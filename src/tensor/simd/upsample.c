@@ -42,8 +42,8 @@ static ALWAYS_INLINE corners corners_of(const tt_upsample_args *a, between r, be
         {r.of_low * c.of_low, r.of_low * c.of_high, r.of_high * c.of_low, r.of_high * c.of_high}};
 }
 
-static ALWAYS_INLINE void blend(const tt_upsample_args *a, const corners *c, const float *x,
-                                float *y)
+static ALWAYS_INLINE void blend(const tt_upsample_args *a, const corners *c, const tt_act *x,
+                                tt_act *y)
 {
     for (int64_t i = 0; i < a->inner; i += VW) {
         int take = vtake(i, a->inner);
@@ -55,8 +55,8 @@ static ALWAYS_INLINE void blend(const tt_upsample_args *a, const corners *c, con
 }
 
 /* Two of the corners may be the same: one is added after the other. */
-static ALWAYS_INLINE void spread(const tt_upsample_args *a, const corners *c, const float *dy,
-                                 float *dx)
+static ALWAYS_INLINE void spread(const tt_upsample_args *a, const corners *c, const tt_act *dy,
+                                 tt_act *dx)
 {
     for (int64_t i = 0; i < a->inner; i += VW) {
         int take = vtake(i, a->inner);

@@ -89,4 +89,26 @@ static ALWAYS_INLINE vf vnormal(vf x, vf *density)
     return vpick(x < 0, tail, 1.0f - tail);
 }
 
+/* s becomes e to the power of (s - the largest of it) * scale; gives the largest, and the sum of
+ * what s has become. */
+static inline float vexp_row(float *s, int n, float scale, float *total)
+{
+    vf most = vset1(-INFINITY), sum = vzero();
+    float high = -INFINITY;
+
+    for (int j = 0; j < n; j += VW) {
+        int take = vtake(j, n);
+        most = vmax(vpick(vfirst(take), vload_n(s + j, take), most), most);
+    }
+    for (int k = 0; k < VW; k++) high = most[k] > high ? most[k] : high;
+    for (int j = 0; j < n; j += VW) {
+        int take = vtake(j, n);
+        vf e = vpick(vfirst(take), vexp((vload_n(s + j, take) - high) * scale), vzero());
+        sum += e;
+        vstore_n(s + j, e, take);
+    }
+    *total = vsum(sum);
+    return high;
+}
+
 #endif
