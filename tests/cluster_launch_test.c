@@ -287,6 +287,17 @@ static void expect_no_plan(tt_err code, const char *part, tt_mpi mpi, const char
     tt_arena_close(a);
 }
 
+TT_TEST(plan, the_launcher_of_another_mpi_is_not_taken_for_ours)
+{
+    save_path();
+    pretend_programs("orterun mpiexec.hydra");
+    EXPECT(!symlink("orterun", "bin/mpiexec") && !symlink("mpiexec.hydra", "bin/mpirun"));
+    expect_no_plan(TT_EENV, "apt install openmpi-bin", TT_BY_OPENMPI, NULL, 2);
+    EXPECT(!unlink("bin/mpiexec.hydra"));
+    expect_no_plan(TT_EENV, "apt install mpich", TT_BY_MPICH, NULL, 2);
+    save_path();
+}
+
 TT_TEST(plan, what_is_not_installed_is_named)
 {
     save_path();
@@ -614,7 +625,8 @@ static int fork_supervisor(tt_mpi mpi, const char *home, int to)
 
     if (pid) return pid;
     if (tt_launch_start_by(mpi, &o, &w.l)) _exit(1);
-    while (count_lines(&w, "\n") < 2) {
+    for (double until = tt_clock_s() + 30; count_lines(&w, "\n") < 2;) {
+        if (tt_clock_s() > until) _exit(1);
         poll(NULL, 0, 2);
         read_some(&w);
     }

@@ -34,9 +34,16 @@ enum { WORD_MOST = 100000 }; /* bytes of an argument; the kernel takes 128 KiB *
 static const struct launcher {
     const char *name, *package; /* of Debian */
     const char *programs[4];
+    const char *own[3]; /* parts of names that only its programs have */
 } launchers[] = {
-    [TT_BY_OPENMPI] = {"mpirun (Open MPI)", "openmpi-bin", {"mpirun.openmpi", "mpirun"}},
-    [TT_BY_MPICH] = {"mpiexec (MPICH)", "mpich", {"mpiexec.mpich", "mpiexec.hydra", "mpiexec"}},
+    [TT_BY_OPENMPI] = {"mpirun (Open MPI)",
+                       "openmpi-bin",
+                       {"mpirun.openmpi", "mpirun"},
+                       {"openmpi", "orterun", "prterun"}},
+    [TT_BY_MPICH] = {"mpiexec (MPICH)",
+                     "mpich",
+                     {"mpiexec.mpich", "mpiexec.hydra", "mpiexec"},
+                     {"mpich", "hydra"}},
 };
 
 tt_mpi tt_launch_mpi(void)
@@ -149,21 +156,40 @@ static bool is_program(const char *path)
 }
 
 /* Is there such a program, as execvp would find it? */
-static bool find_program(const char *name)
+static bool find_program_at(const char *name, char full[PATH_MAX])
 {
     const char *path = getenv("PATH");
-    char full[PATH_MAX];
 
-    if (strchr(name, '/')) return is_program(name);
+    if (strchr(name, '/')) return snprintf(full, PATH_MAX, "%s", name) && is_program(name);
     for (const char *p = path ? path : "/bin:/usr/bin";; p++) {
         size_t n = strcspn(p, ":");
-        if (snprintf(full, sizeof full, "%.*s%s%s", (int)n, p, n ? "/" : "", name) <
-                (int)sizeof full &&
+        if (snprintf(full, PATH_MAX, "%.*s%s%s", (int)n, p, n ? "/" : "", name) < PATH_MAX &&
             is_program(full))
             return true;
         p += n;
         if (!*p) return false;
     }
+}
+
+static bool find_program(const char *name)
+{
+    char full[PATH_MAX];
+
+    return find_program_at(name, full);
+}
+
+/* Plain `mpirun` and `mpiexec` are often links to whichever MPI came first. */
+static bool is_of(tt_mpi mpi, const char *program)
+{
+    const struct launcher *other = &launchers[mpi == TT_BY_MPICH ? TT_BY_OPENMPI : TT_BY_MPICH];
+    char full[PATH_MAX], real[PATH_MAX];
+
+    if (!find_program_at(program, full)) return false;
+    if (!realpath(full, real)) return true;
+    const char *name = strrchr(real, '/') + 1;
+    for (int i = 0; i < TT_COUNT(other->own); i++)
+        if (other->own[i] && strstr(name, other->own[i])) return false;
+    return true;
 }
 
 /* By its name alone, not its path: called by a path, Open MPI's mpirun tells other hosts to look
@@ -180,7 +206,7 @@ static tt_err find_launcher(plan *p)
         return TT_OK;
     }
     for (int i = 0; l->programs[i]; i++)
-        if (find_program(l->programs[i])) {
+        if (is_of(p->mpi, l->programs[i])) {
             say(p, l->programs[i]);
             return TT_OK;
         }
