@@ -34,30 +34,33 @@ tt_err tt_job_read(tt_tree *job, tt_job *out)
     return *out->name ? TT_OK : tt_node_fail(tt_node_get(root, "name"), "name is empty");
 }
 
-/* "100", "1 epoch", "2 epochs", "10m", "never" */
+static bool is_unit(const char *text, const char *unit) /* or several of them */
+{
+    size_t n = strlen(unit);
+
+    return !strncmp(text, unit, n) && (!text[n] || !strcmp(text + n, "s"));
+}
+
+/* "100", "100 steps", "1 epoch", "2 epochs", "10m", "never" */
 static tt_err read_cadence(tt_node *n, const char *text, cadence *out)
 {
-    char number[64], unit[16], rest;
+    char number[64], unit[16] = "step", rest;
     double s;
     int64_t k;
 
     *out = (cadence){0};
     if (!strcmp(text, "never")) return TT_OK;
-    if (sscanf(text, "%63s %15s %c", number, unit, &rest) == 2 && !strncmp(unit, "epoch", 5)) {
-        if ((!unit[5] || !strcmp(unit + 5, "s")) && tt_parse_int(number, &k) && k > 0) {
-            out->epochs = k;
-            return TT_OK;
-        }
-    } else if (tt_parse_int(text, &k)) {
-        if (k > 0) {
-            out->steps = k;
-            return TT_OK;
-        }
-    } else if (tt_parse_time(text, &s) && s > 0) {
+    int words = sscanf(text, "%63s %15s %c", number, unit, &rest);
+    if ((words == 1 || words == 2) && tt_parse_int(number, &k) && k > 0) {
+        if (is_unit(unit, "epoch")) out->epochs = k;
+        if (is_unit(unit, "step")) out->steps = k;
+        if (out->epochs || out->steps) return TT_OK;
+    }
+    if (tt_parse_time(text, &s) && s > 0) {
         out->seconds = s;
         return TT_OK;
     }
-    return tt_node_fail(n, "'%s' is no interval: say 500 (steps), 1 epoch, 10m (a time) or never",
+    return tt_node_fail(n, "'%s' is no interval: say 500 steps, 1 epoch, 10m (a time) or never",
                         text);
 }
 
