@@ -57,11 +57,6 @@ static sizes sizes_of(const tt_window *w, int n)
 }
 
 /* Memory that was never written is not a number, so that reading it shows. */
-static void *unwritten(size_t bytes)
-{
-    return memset(help_bytes(bytes), 0xff, bytes);
-}
-
 static bool lean; /* dense: no packed copy of the weights for dx */
 
 static void against_ref(const tt_kernels *k, const tt_window *win, int n, bool bias, bool relu,
@@ -79,12 +74,12 @@ static void against_ref(const tt_kernels *k, const tt_window *win, int n, bool b
 
     c.layout = TT_NHWC;
     r.b = a.b = bias ? help_random(win->o) : NULL;
-    packed = unwritten(k->conv_packed(&c) * sizeof(float));
+    packed = help_unwritten(k->conv_packed(&c) * sizeof(float));
     k->conv_pack(&c, a.w, packed);
     a.packed = packed;
-    a.scratch = unwritten(k->conv_scratch(&c, n));
+    a.scratch = help_unwritten(k->conv_scratch(&c, n));
     a.x = help_into(s.in, r.x, 0);
-    r.y = help_floats(s.y), a.y = unwritten((size_t)s.y * sizeof(float));
+    r.y = help_floats(s.y), a.y = help_unwritten((size_t)s.y * sizeof(float));
     ref->conv_forward(&plain, &r);
     k->conv_forward(&c, &a);
     EXPECT_ALL_NEAR(r.y, help_plain(s.out, a.y), s.y, tol);
@@ -95,7 +90,7 @@ static void against_ref(const tt_kernels *k, const tt_window *win, int n, bool b
     r.dx = help_random(s.x), a.dx = help_into(s.in, r.dx, 0);
     r.dw = help_random(s.w), a.dw = help_copy(r.dw, s.w);
     r.db = help_random(win->o), a.db = help_copy(r.db, win->o);
-    a.scratch = unwritten(k->conv_scratch(&c, n));
+    a.scratch = help_unwritten(k->conv_scratch(&c, n));
     ref->conv_backward(&plain, &r);
     k->conv_backward(&c, &a);
     EXPECT_ALL_NEAR(r.dx, help_plain(s.in, a.dx), s.x, tol);
@@ -166,14 +161,14 @@ TT_TEST(conv_nhwc, lean_rows_are_alone)
         tt_conv c = {.win = window(C, 1, 1, O, 1, 1, 0), .layout = TT_NHWC}, half = c;
         half.lean = true;
         EXPECT(k->conv_packed(&half) < k->conv_packed(&c) * 6 / 10);
-        float *packed = unwritten(k->conv_packed(&half) * sizeof *packed), *w = help_random(O * C),
+        float *packed = help_unwritten(k->conv_packed(&half) * sizeof *packed), *w = help_random(O * C),
               *one = help_floats(C);
         tt_conv_args a = {.n = N,
                           .w = w,
                           .packed = packed,
                           .dy = help_random(N * O),
                           .dx = help_floats(N * C),
-                          .scratch = unwritten(k->conv_scratch(&half, N))};
+                          .scratch = help_unwritten(k->conv_scratch(&half, N))};
         k->conv_pack(&half, w, packed);
         k->conv_backward(&half, &a);
         for (int i = 0; i < N; i += 77) {
@@ -239,7 +234,7 @@ TT_TEST(conv_nhwc, results_repeat_to_the_bit_and_samples_are_alone)
 
         b = a;
         b.y = help_floats(s.y), b.dx = help_floats(s.x), b.dw = help_floats(s.w);
-        b.scratch = unwritten(k->conv_scratch(&c, N));
+        b.scratch = help_unwritten(k->conv_scratch(&c, N));
         k->conv_backward(&c, &b);
         EXPECT(!memcmp(a.dw, b.dw, (size_t)s.w * sizeof(float)));
         EXPECT(!memcmp(a.dx, b.dx, (size_t)s.x * sizeof(float)));

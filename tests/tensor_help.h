@@ -21,6 +21,12 @@ static inline void *help_bytes(size_t bytes)
     return help_block[help_count++] = p;
 }
 
+/* NaN in any type: what is read before it is written is seen. */
+static inline void *help_unwritten(size_t bytes)
+{
+    return memset(help_bytes(bytes), 0xff, bytes);
+}
+
 static inline float *help_floats(int64_t n)
 {
     return help_bytes((size_t)n * sizeof(float));

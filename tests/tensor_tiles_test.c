@@ -62,6 +62,12 @@ static void move_tile(int t, char *at, int64_t step, bool load)
              : memcpy(at, amx.tile[t].half[i], amx.bytes[t]);
 }
 
+/* Tiles take and make no denormal numbers, whatever MXCSR says. */
+static float flushed(float x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
+}
+
 static void dot(int c, int a, int b)
 {
     use_tile(a), use_tile(b), use_tile(c);
@@ -74,9 +80,11 @@ static void dot(int c, int a, int b)
             float sum[2] = {0, 0};
             for (int p = 0; p < amx.bytes[a] / 2; p++) {
                 tt_bf16 x = {amx.tile[a].half[i][p]}, y = {amx.tile[b].half[p / 2][2 * j + p % 2]};
-                sum[p % 2] += tt_bf16_get(x) * tt_bf16_get(y);
+                float term = flushed(tt_bf16_get(x)) * flushed(tt_bf16_get(y));
+                sum[p % 2] = flushed(sum[p % 2] + term);
             }
-            amx.tile[c].number[i][j] += sum[0] + sum[1];
+            float *to = &amx.tile[c].number[i][j];
+            *to = flushed(flushed(*to) + flushed(sum[0] + sum[1]));
         }
     amx.dots++;
 }
@@ -209,13 +217,13 @@ static tt_bf16 *copy_bf16(const tt_bf16 *x, int64_t n)
 static void convolve(const tt_kernels *k, const tt_conv *v, tt_conv_args a, const float *w,
                      int64_t ny, int64_t nx, int64_t nw, tt_bf16 **y, tt_bf16 **dx, float **dw)
 {
-    tt_bf16 *packed = help_bytes(k->conv_packed(v) * sizeof *packed);
+    tt_bf16 *packed = help_unwritten(k->conv_packed(v) * sizeof *packed);
 
-    *y = help_bytes((size_t)ny * sizeof **y);
-    *dx = help_bytes((size_t)nx * sizeof **dx);
+    *y = help_unwritten((size_t)ny * sizeof **y);
+    *dx = help_unwritten((size_t)nx * sizeof **dx);
     *dw = help_floats(nw);
     a.packed = (void *)packed;
-    a.scratch = help_bytes(k->conv_scratch(v, a.n));
+    a.scratch = help_unwritten(k->conv_scratch(v, a.n));
     a.y = (void *)*y, a.dx = (void *)*dx, a.dw = *dw;
     a.dy = (void *)copy_bf16((void *)a.dy, ny);
     k->conv_pack(v, w, (void *)packed);
@@ -290,11 +298,11 @@ static void attend(const tt_kernels *k, tt_attend_args a, tt_bf16 **y, tt_bf16 *
 {
     int64_t n = (int64_t)a.n * a.t * a.heads * a.dim;
 
-    *y = help_bytes((size_t)n * sizeof **y);
-    *dx = help_bytes((size_t)n * 3 * sizeof **dx);
+    *y = help_unwritten((size_t)n * sizeof **y);
+    *dx = help_unwritten((size_t)n * 3 * sizeof **dx);
     a.y = (void *)*y, a.dx = (void *)*dx;
     a.lse = help_floats((int64_t)a.n * a.heads * a.t);
-    a.scratch = help_bytes(k->attend_scratch(&a));
+    a.scratch = help_unwritten(k->attend_scratch(&a));
     k->attend_forward(&a);
     k->attend_backward(&a);
 }
@@ -323,16 +331,16 @@ TT_TEST(tensor_tiles, attention_is_that_of_the_emulation)
 static void recur(const tt_kernels *k, tt_recur_args a, tt_bf16 **y, tt_bf16 **dx)
 {
     int64_t n = (int64_t)a.n * a.t, gates = tt_recur_gates(a.kind) * a.h;
-    tt_bf16 *packed = help_bytes(k->recur_packed(&a) * sizeof *packed);
+    tt_bf16 *packed = help_unwritten(k->recur_packed(&a) * sizeof *packed);
 
-    *y = help_bytes((size_t)(n * a.h) * sizeof **y);
-    *dx = help_bytes((size_t)(n * a.d) * sizeof **dx);
+    *y = help_unwritten((size_t)(n * a.h) * sizeof **y);
+    *dx = help_unwritten((size_t)(n * a.d) * sizeof **dx);
     k->recur_pack(&a, (void *)packed);
     a.packed = (void *)packed, a.y = (void *)*y, a.dx = (void *)*dx;
     a.saved = help_floats(a.n * tt_recur_saved(&a));
     a.dw_ih = help_floats(gates * a.d), a.dw_hh = help_floats(gates * a.h);
     a.db_ih = help_floats(gates), a.db_hh = help_floats(gates);
-    a.scratch = help_bytes(k->recur_scratch(&a));
+    a.scratch = help_unwritten(k->recur_scratch(&a));
     k->recur_forward(&a);
     k->recur_backward(&a);
 }

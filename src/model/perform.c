@@ -452,9 +452,10 @@ static void convert(const tt_run *r, const call *c, bool back)
     if (!back)
         narrows ? k->narrow(n, act(r, c->in[0]), act(r, c->out), false)
                 : k->widen(n, act(r, c->in[0]), act(r, c->out));
-    else if (narrows) /* of a custom layer's output alone */
+    else if (narrows) { /* of a custom layer's output alone, which nobody else takes */
+        TT_ASSERT(!c->in_add[0]);
         k->widen(n, grad(r, c->out), grad(r, c->in[0]));
-    else
+    } else
         k->narrow(n, grad(r, c->out), grad(r, c->in[0]), c->in_add[0]);
 }
 
@@ -503,7 +504,7 @@ static void custom(const tt_run *r, const call *c, bool back)
     float *to = add ? at_buffer(r, c->scratch_back) : dx;
     c->custom->backward(c->args, r->in.n, act(r, c->in[0]), act(r, c->out), grad(r, c->out), w, to,
                         dw);
-    if (add) r->m->k->add(volume(r, c->in[0]), dx, to, dx);
+    if (add) tt_kernels_float32(r->m->k)->add(volume(r, c->in[0]), dx, to, dx);
 }
 
 bool perform_forward(tt_run *r, const call *c, int phase)

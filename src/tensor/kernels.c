@@ -108,7 +108,8 @@ typedef struct half {
 
 static const half halves[] = {
     /* best first, but for what halves_try does */
-    {&tt_kernels_avx512_amx, &tt_kernels_avx512, tt_trial_avx512_amx, "amx-tile and amx-bf16"},
+    {&tt_kernels_avx512_amx, &tt_kernels_avx512, tt_trial_avx512_amx,
+     "amx-tile, amx-bf16 and avx512_bf16"},
     {&tt_kernels_avx512_bf16, &tt_kernels_avx512, NULL, "avx512f, avx512bw, avx512dq and avx512vl"},
     {&tt_kernels_avx512_dot, &tt_kernels_avx512, tt_trial_avx512_dot, "avx512_bf16"},
     {&tt_kernels_avx2_bf16, &tt_kernels_avx2, NULL, "avx2, fma and f16c"},
@@ -145,8 +146,8 @@ static void be_mortal(double timeout_s)
     alarm((unsigned)timeout_s + 1); /* should the parent die meanwhile */
 }
 
-/* Waits for a byte; false: there came none. */
-static bool hears(int fd, double timeout_s)
+/* Waits for the child's word; one that dies gives none. */
+static tt_trial hear(int fd, double timeout_s)
 {
     double end = tt_clock_s() + timeout_s;
     struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -154,32 +155,32 @@ static bool hears(int fd, double timeout_s)
 
     for (double left; (left = end - tt_clock_s()) > 0;) {
         int ready = poll(&p, 1, (int)(left * 1e3) + 1);
-        if (ready < 0 && errno == EINTR) continue;
-        if (ready <= 0) break;
+        if (ready < 0 && errno != EINTR) break;
+        if (ready <= 0) continue;
         ssize_t got = read(fd, &word, 1);
         if (got < 0 && errno == EINTR) continue;
-        break;
+        return word == 'y' ? TT_TRIAL_WORKED : TT_TRIAL_FAILED;
     }
-    return word == 'y';
+    return TT_TRIAL_UNTOLD;
 }
 
-bool tt_trial_in_child(bool (*trial)(void), double timeout_s)
+tt_trial tt_trial_in_child(bool (*trial)(void), double timeout_s)
 {
     int ends[2];
 
-    if (pipe2(ends, O_CLOEXEC)) return false;
+    if (pipe2(ends, O_CLOEXEC)) return TT_TRIAL_UNTOLD;
     pid_t child = fork();
     if (!child) {
         be_mortal(timeout_s);
         _exit(!trial() || write(ends[1], "y", 1) != 1);
     }
     close(ends[1]);
-    bool works = child > 0 && hears(ends[0], timeout_s);
+    tt_trial told = child > 0 ? hear(ends[0], timeout_s) : TT_TRIAL_UNTOLD;
     close(ends[0]);
-    if (child > 0 && !works) kill(child, SIGKILL);
+    if (child > 0 && told == TT_TRIAL_UNTOLD) kill(child, SIGKILL);
     while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR) {
     }
-    return works;
+    return told;
 }
 
 static bool tiles_work(void)
@@ -187,12 +188,22 @@ static bool tiles_work(void)
     return may_use_tiles() && tt_trial_avx512_amx();
 }
 
-/* The permission is the process's: threads that are there have it from now on, and so do others. */
+/* What a CPU can do does not change: a trial that came to no end is made once more, and if it is in
+ * vain again somebody must hear why training is slow. */
 static bool works_in_child(const half *h)
 {
     bool tiles = h->kernels == &tt_kernels_avx512_amx;
+    tt_trial told = TT_TRIAL_UNTOLD;
 
-    return tt_trial_in_child(tiles ? tiles_work : h->trial, 5) && (!tiles || may_use_tiles());
+    for (int i = 0; i < 2 && told == TT_TRIAL_UNTOLD; i++)
+        told = tt_trial_in_child(tiles ? tiles_work : h->trial, 5);
+    /* The permission is the process's: threads that are there have it from now on, and so do
+     * others. */
+    if (told == TT_TRIAL_WORKED && tiles && !may_use_tiles()) told = TT_TRIAL_UNTOLD;
+    if (told == TT_TRIAL_UNTOLD)
+        tt_warn("kernels %s could not be tried, so others are used, which may be slower",
+                h->kernels->name);
+    return told == TT_TRIAL_WORKED;
 }
 
 static bool is_runnable(const tt_kernels *k)

@@ -20,8 +20,9 @@ int64_t tt_arithmetic_avx512(int64_t rounds);
 
 /* Whether a trial succeeds in a child process, which may die of it or never come back: CPUs hide
  * what they can do, and announce what they cannot. The child tells by a pipe, because somebody else
- * may be waiting for children. */
-bool tt_trial_in_child(bool (*trial)(void), double timeout_s);
+ * may be waiting for children. Untold: there could be no child, or it was silent for so long. */
+typedef enum tt_trial { TT_TRIAL_FAILED, TT_TRIAL_WORKED, TT_TRIAL_UNTOLD } tt_trial;
+tt_trial tt_trial_in_child(bool (*trial)(void), double timeout_s);
 
 bool tt_trial_generic_bf16(void);
 bool tt_trial_avx2_bf16(void);

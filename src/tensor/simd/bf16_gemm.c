@@ -432,34 +432,47 @@ void TT_PROD(gemm)(const gemm *g)
     }
 }
 
-/* One product of odd sizes, against plain C: does the CPU do as it should? */
+/* One product of odd sizes, against plain C: does the CPU do as it should? b comes in all ways in
+ * which it can be packed, and each time the product is added once more. */
 bool TT_PROD(trial)(void)
 {
-    enum { M = 37, N = 41, K = 70 };
-    tt_bf16 a[M * 96] = {{0}}, b[K * N], packed[96 * 48], stored[VW];
-    float c[M * N], scratch[M * K];
+    enum { M = 37, N = 41, K = 70, WAYS = 4 };
+    tt_bf16 a[M * 96] = {{0}}, b[K * N], turned[N * K], packed[96 * 48], stored[VW];
+    float c[M * N], scratch[M * K], w[K * N], w_turned[N * K];
 
     for (int i = 0; i < M; i++)
         for (int p = 0; p < K; p++) a[i * 96 + p] = act_of((float)((i * 7 + p * 5) % 17 - 8));
-    for (int p = 0; p < K * N; p++) b[p] = act_of((float)(p * 3 % 13 - 6));
+    for (int p = 0; p < K * N; p++) {
+        int at = p % N * K + p / N;
+        w[p] = w_turned[at] = (float)(p * 3 % 13 - 6);
+        b[p] = turned[at] = act_of(w[p]);
+    }
     TT_ASSERT(packed_size(K, N) <= TT_COUNT(packed));
-    TT_PROD(gemm_pack)(b, N, 1, K, N, packed);
-    TT_PROD(gemm)
-    (&(gemm){.m = M,
-             .n = N,
-             .k = K,
-             .a = a,
-             .lda = 96,
-             .b = packed,
-             .high = K,
-             .c = c,
-             .ldc = N,
-             .scratch = scratch});
-    TT_PROD(gemm_release)();
-    for (int i = 0; i < M * N; i++) {
-        float sum = 0; /* of small whole numbers: exact in any order */
-        for (int p = 0; p < K; p++) sum += act_get(a[i / N * 96 + p]) * act_get(b[p * N + i % N]);
-        if (c[i] != sum) return false;
+    for (int way = 0; way < WAYS; way++) {
+        memset(packed, 0xff, sizeof packed);
+        if (way == 0) TT_PROD(gemm_pack)(b, N, 1, K, N, packed);
+        if (way == 1) TT_PROD(gemm_pack)(turned, 1, K, K, N, packed);
+        if (way == 2) TT_PROD(gemm_pack_weights)(w, true, K, 1, N, packed);
+        if (way == 3) TT_PROD(gemm_pack_weights)(w_turned, false, K, 1, N, packed);
+        TT_PROD(gemm)
+        (&(gemm){.m = M,
+                 .n = N,
+                 .k = K,
+                 .a = a,
+                 .lda = 96,
+                 .b = packed,
+                 .high = K,
+                 .c = c,
+                 .ldc = N,
+                 .add = way > 0,
+                 .scratch = scratch});
+        TT_PROD(gemm_release)();
+        for (int i = 0; i < M * N; i++) {
+            float sum = 0; /* of small whole numbers: exact in any order */
+            for (int p = 0; p < K; p++)
+                sum += act_get(a[i / N * 96 + p]) * act_get(b[p * N + i % N]);
+            if (c[i] != sum * (float)(way + 1)) return false;
+        }
     }
     for (int i = 0; i + VW <= M * N; i += VW) { /* and rounding, which may have an instruction */
         vstore(stored, vload(c + i) * vset1(1.0f / 3));

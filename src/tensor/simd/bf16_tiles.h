@@ -69,7 +69,12 @@ static inline void tile_store(int t, void *to, int64_t step)
     for (int i = 0; i < emulated.shape.rows[t]; i++)
         memcpy((char *)to + i * step, emulated.tile[t].number[i], emulated.shape.bytes[t]);
 }
-/* As the manual has it: the sums of even and of odd rows of b by themselves, then both, to c. */
+static inline float tile_flushed(float x)
+{
+    return x > -0x1p-126f && x < 0x1p-126f ? 0 * x : x;
+}
+/* As the manual has it: the sums of even and of odd rows of b by themselves, then both, to c; each
+ * term by a fused multiply and add that takes and makes no denormal numbers. */
 static inline void tile_dot(int c, int a, int b)
 {
     for (int i = 0; i < emulated.shape.rows[c]; i++)
@@ -78,9 +83,11 @@ static inline void tile_dot(int c, int a, int b)
             for (int p = 0; p < emulated.shape.bytes[a] / 2; p++) {
                 tt_bf16 x = {emulated.tile[a].half[i][p]},
                         y = {emulated.tile[b].half[p / 2][2 * j + p % 2]};
-                sum[p % 2] += tt_bf16_get(x) * tt_bf16_get(y);
+                float term = tile_flushed(tt_bf16_get(x)) * tile_flushed(tt_bf16_get(y));
+                sum[p % 2] = tile_flushed(sum[p % 2] + term);
             }
-            emulated.tile[c].number[i][j] += sum[0] + sum[1];
+            float *to = &emulated.tile[c].number[i][j];
+            *to = tile_flushed(tile_flushed(*to) + tile_flushed(sum[0] + sum[1]));
         }
 }
 
@@ -88,7 +95,8 @@ static inline void tile_dot(int c, int a, int b)
 #include <immintrin.h>
 
 /* gcc 12 tells the compiler of 8 of the 64 bytes that loading a configuration reads, and of none
- * that loading a tile does: hence the barriers. */
+ * that loading a tile does: hence the barriers, behind a load too, so that nothing is written there
+ * before. */
 static inline void tile_barrier(const void *p)
 {
     __asm__ volatile("" : : "r"(p) : "memory");
@@ -142,6 +150,7 @@ static inline __attribute__((always_inline)) void tile_load(int t, const void *f
 #define LOAD(n) _tile_loadd(n, from, step)
     EACH_TILE(t, LOAD)
 #undef LOAD
+    tile_barrier(from);
 }
 static inline __attribute__((always_inline)) void tile_store(int t, void *to, int64_t step)
 {
