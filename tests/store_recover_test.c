@@ -368,6 +368,19 @@ TT_TEST(recover, who_holds_no_part_has_a_vote)
     EXPECT_STR("g1 a0 s4 /1", chosen(&s));
 }
 
+/* Its tables would be left to it as they are, and its hash be taken for that of all. */
+TT_TEST(recover, who_holds_no_part_may_be_odd)
+{
+    sight s = {0};
+
+    for (int k = 0; k < 3; k++) add(&s, 0, k, true, 1, 0, 5, k ? -1 : 0, 1);
+    for (int i = 0; i < s.n; i++)
+        if (s.f[i].slot == 2) s.f[i].hash = 99;
+    choose(&s, NULL);
+    EXPECT_STR("g1 a0 s5 /1", chosen(&s));
+    for (int i = 0; i < s.n; i++) EXPECT(s.f[i].odd == (s.f[i].slot == 2));
+}
+
 TT_TEST(recover, a_half_whose_bytes_are_not_its_own_is_left_out)
 {
     sight s = {0};

@@ -1,5 +1,8 @@
 /* Sparse tables in the vault: worlds that come and go, of any size, end with the bits of one that
  * was never disturbed; and a table that is not what it was costs no more than its slot. */
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "store/table.h"
 #include "store/vault.h"
 #include "train_together.h"
@@ -108,6 +111,64 @@ TT_TEST(table_keep, worlds_of_any_size_take_up_what_is_not_exact_either)
         if (i) EXPECT_INT(4 * i, x.found.label.step);
     }
     EXPECT_INT(20, x.steps);
+}
+
+/* Hosts that have rows of their own, and then one that has them all: what a step may log at most is
+ * the same for both, where the tables are larger than that. */
+TT_TEST(table_keep, one_alone_takes_up_what_hosts_with_rows_of_their_own_have_left)
+{
+    static const char local[] =
+        "data.shards=local; parallel.exact=false; parallel.grains=auto; "
+        "model.layers.2.embeddings.rows=[50000, 20, 9, 1]; model.layers.3.embedding_bag.rows=90000";
+    together x;
+
+    tt_log_quiet(true);
+    world_of("run", 1, 2, NULL, 5, local);
+    x = world_of("run", 2, 1, NULL, 9, local);
+    EXPECT(!x.found.disk);
+    EXPECT_INT(5, x.found.label.step);
+    x = world_of("run", 3, 2, NULL, 0, local);
+    EXPECT(!x.found.disk);
+    EXPECT_INT(9, x.found.label.step);
+}
+
+/* A rank that has no place for its table says so, and nobody waits for it. */
+TT_TEST(table_keep, who_cannot_open_a_table_is_heard_by_all)
+{
+    together x = {
+        .text = kept_text,
+        .changes = "",
+        .threads = 1,
+        .told = {.generation = 2},
+        .opts = {.run = "run", .again = true, .keep = true, .stand_by = true, .vital = &vital}};
+    char folder[4096], path[4200];
+    double begun;
+
+    tt_log_quiet(true);
+    world_of("run", 1, 2, NULL, 5, "");
+    vault_of("run", 0, folder);
+    tt_vault_table(folder, 1, 1, path);
+    EXPECT(!remove(path) && !mkdir(path, 0700));
+    begun = tt_clock_s();
+    tt_err err = tt_sim_run(2, NULL, 30, train_rank, &x);
+    EXPECT(err == TT_EIO || err == TT_EPEER); /* of that rank, or of the other */
+    EXPECT(tt_clock_s() - begun < 10);
+    EXPECT(!rmdir(path));
+    x = world_of("run", 3, 2, NULL, 0, "");
+    EXPECT(!x.found.disk);
+    EXPECT_INT(5, x.found.label.step);
+    EXPECT_STR(alone_in("").sha, x.sha);
+}
+
+/* Rows that nobody has named follow from the seed: with another one they are of something else. */
+TT_TEST(table_keep, another_seed_does_not_take_up_the_tables)
+{
+    together x;
+
+    tt_log_quiet(true);
+    world_of("run", 1, 2, NULL, 5, "");
+    x = world_of("run", 2, 2, NULL, 9, "train.seed=3");
+    EXPECT(x.found.disk);
 }
 
 /* A host that comes has none of it; one that is gone takes its own along. */

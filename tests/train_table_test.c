@@ -562,6 +562,51 @@ TT_TEST(table, weights_to_start_from_have_rows)
     tt_tree_close(x.tree);
 }
 
+/* The rows on disk do not tell how many there are, nor how the others begin. */
+TT_TEST(table, what_was_saved_of_another_table_is_refused)
+{
+    static const struct {
+        const char *change, *message;
+    } cases[] = {{"model.layers.3.embedding_bag.rows=70", "has 60 rows, the model's 70"},
+                 {"model.layers.3.embedding_bag.rows=70; model.layers.3.embedding_bag.sparse=false",
+                  "has 60 rows, the model's 70"}};
+    static const char *const other = "train.seed=2; train.steps=4; model.freeze=[bag]";
+    static const char some[] = "train.steps=4; checkpoint.every=2";
+    trained x;
+    tt_use *u;
+
+    tt_log_quiet(true);
+    EXPECT_OK(open_job(&x, (tt_train_opts){.run = "a", .threads = 1}, table_text, some));
+    go_to(&x, INT64_MAX);
+    EXPECT_OK(tt_train_finish(x.t, "done"));
+    close_job(&x);
+    for (int i = 0; i < TT_COUNT(cases); i++)
+        for (int resume = 0; resume < 2; resume++) {
+            tt_train_opts o = {.run = resume ? "a" : "b",
+                               .again = resume,
+                               .threads = 1,
+                               .init = resume ? NULL : "a"};
+            EXPECT_ERR(TT_ECKPT, open_job(&x, o, table_text, cases[i].change));
+            EXPECT_MESSAGE(cases[i].message);
+            tt_tree_close(x.tree);
+        }
+    EXPECT_OK(open_job(&x, (tt_train_opts){.no_files = true, .init = "a"}, table_text, other));
+    close_job(&x); /* rows that were named are there */
+
+    /* Of a table that was never changed nothing is on disk. */
+    EXPECT_OK(open_job(&x, (tt_train_opts){.run = "f", .threads = 1}, table_text,
+                       "train.steps=4; checkpoint.every=2; model.freeze=[bag]"));
+    go_to(&x, INT64_MAX);
+    EXPECT_OK(tt_train_finish(x.t, "done"));
+    close_job(&x);
+    EXPECT_ERR(TT_ECKPT, open_job(&x, (tt_train_opts){.no_files = true, .init = "f"}, table_text,
+                                  other));
+    EXPECT_MESSAGE("follow from train.seed");
+    EXPECT_ERR(TT_ECKPT, tt_use_open(&(tt_use_opts){.job = x.tree, .weights = "f"}, &u));
+    EXPECT_MESSAGE("follow from train.seed");
+    tt_tree_close(x.tree);
+}
+
 /* What a file says of rows is not believed. */
 TT_TEST(table, lists_of_rows_that_make_no_sense_are_refused)
 {

@@ -112,11 +112,14 @@ static uint64_t right_hash(const tt_found *found, int at, int end, bool *dispute
     return best;
 }
 
+/* Also who holds no part: its weights and tables are taken for right by what comes after. */
 static void mark_odd(tt_found *found, int at, int end, uint64_t hash, bool all, tt_recovery *out)
 {
     for (int i = at; i < end; i++) {
-        found[i].odd = makes_sense(&found[i]) && (all || !takes_part(&found[i], hash));
-        out->odd += found[i].odd;
+        tt_found *f = &found[i];
+        bool differs = f->hash && hash && f->hash != hash;
+        f->odd = (makes_sense(f) || has_vote(f)) && (all || differs);
+        out->odd += f->odd;
     }
 }
 

@@ -15,10 +15,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, PIECE = 1 << 20, SMALL = 1 << 14, PARTS_MOST = 1024 };
+enum { PAGE = 4096, PIECE = 1 << 20, SMALL = 1 << 14, PARTS_MOST = 1024, RESERVE = 16 << 20 };
 static const uint64_t MAGIC = 0x32656c6261747474; /* "tttable2" */
 
 typedef struct head {
@@ -97,12 +98,17 @@ static tt_err lay_out(tt_table *t)
 
 /* ---- memory ---- */
 
+/* In short calls, which get shorter: a signal makes fallocate undo its whole call on tmpfs. */
 static tt_err reserve_bytes(tt_table *t, size_t at, size_t n)
 {
-    int why;
+    int why = 0;
 
     if (t->fd < 0) return TT_OK;
-    while ((why = posix_fallocate(t->fd, (off_t)at, (off_t)n)) == EINTR) {
+    for (size_t most = RESERVE, end = at + n; at < end && (!why || why == EINTR);) {
+        size_t some = end - at < most ? end - at : most;
+        why = posix_fallocate(t->fd, (off_t)at, (off_t)some);
+        if (!why) at += some;
+        if (why == EINTR && most > PAGE) most /= 2;
     }
     if (!why) return TT_OK;
     return tt_fail(
@@ -185,12 +191,17 @@ static bool is_ours(const tt_table *t, int fd, uint64_t key)
  * who would not survive that it is cut. *old: it keeps its content. */
 static tt_err open_file(tt_table *t, const char *path, uint64_t key, bool *old)
 {
+    struct rlimit most;
+
     t->fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     *old = t->fd >= 0 && is_ours(t, t->fd, key);
     if (*old) return TT_OK;
     if (t->fd >= 0) close(t->fd);
     if (unlink(path) && errno != ENOENT)
         return tt_fail(TT_EIO, "remove %s: %s", path, strerror(errno));
+    /* Of a file over the limit the kernel tells by a signal that kills. */
+    if (!getrlimit(RLIMIT_FSIZE, &most) && most.rlim_cur < t->size)
+        return tt_fail(TT_EENV, "%s: a file may not be as large as the table (ulimit -f)", path);
     t->fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
     if (t->fd < 0 || ftruncate(t->fd, (off_t)t->size))
         return tt_fail(TT_EIO, "make %s: %s", path, strerror(errno));
@@ -330,7 +341,9 @@ int64_t tt_table_next(const tt_table *t, int64_t row)
 
     for (int64_t w = row / 64; row < t->shape.rows && w < words; row = ++w * 64) {
         uint64_t bits = atomic_load(&t->bits[w]) >> (row % 64);
-        if (bits) return row + __builtin_ctzll(bits);
+        if (!bits) continue;
+        row += __builtin_ctzll(bits);
+        return row < t->shape.rows ? row : -1; /* of a file that is spoiled */
     }
     return -1;
 }

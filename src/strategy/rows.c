@@ -17,6 +17,7 @@
  * (1) Lists are written to when all ranks of the node have used the step before, as gradients are,
  *     and read by others when they have heard that all have passed.
  * (2) Units ascend over seats, and so do lists, which are told apart by nothing else. */
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,7 @@ typedef struct sheet { /* of a table */
     int floats; /* of a record */
     list *lists;
     int list_count, list_room;
-    int64_t most; /* entries of all lists */
+    int64_t most, listed; /* entries of all lists: at most, and now */
     /* of the step: the rows of range i are from first[i] on, and count[i] of them */
     int64_t cut[RANGES + 1]; /* rows of range i are below cut[i + 1] */
     int64_t first[RANGES + 1], count[RANGES];
@@ -155,10 +156,11 @@ static size_t list_bytes(int64_t n, int64_t dim)
 }
 
 /* The most samples of a step: hosts that have rows of their own round what each has of it. Nothing
- * of it is of this world, for the next one reads the logs that it leaves. */
+ * of it is of this world, for the next one reads the logs that it leaves: whether there are such
+ * hosts is not asked, for one alone has none. */
 static int64_t step_most(const tt_strategy *s)
 {
-    return s->batch + (s->quarters ? MOST_UNITS : 0);
+    return s->batch + MOST_UNITS;
 }
 
 /* The most rows of a list: those that the samples of a part of a unit name. */
@@ -458,6 +460,10 @@ static tt_err trade_streams(tt_strategy *s, const int64_t *own, int t, size_t *a
         int i = first_seat(s, k) + t;
         s->in[k] = s->out[k] = (tt_parcel){NULL, 0};
         if (is_near(s, k, &near)) continue;
+        if ((t < tt_crew_size(s->crew) && own[t] > INT_MAX) ||
+            (t < s->threads[k] && r->used[i] > INT_MAX))
+            return tt_fail(TT_EINVAL, "rows of tables are sent in one message of at most 2 GB a "
+                                      "thread: use more threads or workers, or a smaller batch");
         if (t < tt_crew_size(s->crew)) {
             s->out[k] = (tt_parcel){stream_at(s, s->local, t)->data, (size_t)own[t]};
             s->stats.bytes_sent += own[t];
@@ -509,7 +515,7 @@ static tt_err list_all(tt_strategy *s)
     struct rows *r = s->rows;
     int local, unit = -1;
 
-    for (int i = 0; i < r->count; i++) r->tables[i].list_count = 0;
+    for (int i = 0; i < r->count; i++) r->tables[i].list_count = 0, r->tables[i].listed = 0;
     for (int i = 0; i < s->seat_count; i++) {
         if (is_near(s, s->seats[i].rank, &local)) {
             const stream *from = stream_at(s, local, s->seats[i].thread);
@@ -518,11 +524,15 @@ static tt_err list_all(tt_strategy *s)
         }
         for (int64_t at = 0; at < r->used[i];) {
             const list_head *h = (const list_head *)(r->data[i] + at);
-            if (h->table < 0 || h->table >= r->count || h->n < 1 || h->unit < unit ||
+            if (r->used[i] - at < (int64_t)sizeof *h || h->table < 0 || h->table >= r->count || h->n < 1 || h->unit < unit ||
                 at + (int64_t)list_bytes(h->n, r->tables[h->table].m->dim) > r->used[i])
                 return tt_fail(TT_EPEER, "the rows of rank %d make no sense", s->seats[i].rank);
             unit = h->unit;
-            add_list(&r->tables[h->table], h);
+            sheet *t = &r->tables[h->table];
+            if ((t->listed += h->n) > t->most)
+                return tt_fail(TT_EPEER, "a step names more rows of '%s' than its samples can",
+                               t->m->name);
+            add_list(t, h);
             at += (int64_t)list_bytes(h->n, r->tables[h->table].m->dim);
         }
     }
@@ -652,6 +662,7 @@ static bool hashes(const tt_strategy *s)
 static void change_row(tt_strategy *s, desk *d, int index, int part, int64_t id, float *g)
 {
     const sheet *t = &s->rows->tables[index];
+    uint64_t weight = tt_strategy_table_weight(index);
     bool fresh;
     float *record = tt_table_change(t->t, part, id, &fresh);
 
@@ -659,10 +670,10 @@ static void change_row(tt_strategy *s, desk *d, int index, int part, int64_t id,
         tt_model_table_init(s->model, index, id, record);
         tt_optim_rows_fresh(s->optim, index, record);
     } else if (hashes(s)) {
-        d->hash -= tt_table_row_hash(id, record, t->floats);
+        d->hash -= weight * tt_table_row_hash(id, record, t->floats);
     }
     tt_optim_rows_update(s->optim, index, g, record, fresh);
-    if (hashes(s)) d->hash += tt_table_row_hash(id, record, t->floats);
+    if (hashes(s)) d->hash += weight * tt_table_row_hash(id, record, t->floats);
 }
 
 /* The part's rows are a run of those of all ranges. */
@@ -723,7 +734,7 @@ void rows_settle(tt_strategy *s)
     if (!r || !hashes(s)) return;
     r->hash = 0;
     for (int i = 0; i < tt_crew_size(s->crew); i++) r->desks[i].hash = 0;
-    for (int i = 0; i < r->count; i++) r->hash += tt_table_hash(r->tables[i].t);
+    for (int i = 0; i < r->count; i++) r->hash += tt_strategy_table_weight(i) * tt_table_hash(r->tables[i].t);
 }
 
 void rows_clear(tt_strategy *s)

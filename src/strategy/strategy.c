@@ -346,7 +346,8 @@ tt_err tt_strategy_place(tt_strategy *s, const tt_state_file *f)
     if (once) tt_optim_look_first(s->optim);
     memcpy(s->halves, f ? f->at : own, sizeof s->halves);
     if (f && f->in_memory) madvise(s->state.at[s->local], f->bytes, MADV_POPULATE_WRITE);
-    if ((err = rows_place(s, f))) return err;
+    /* Who has no room for its tables must not leave the others waiting. */
+    if ((err = tt_group_agree(s->node_group, rows_place(s, f)))) return err;
     return tt_strategy_use(s, 0);
 }
 

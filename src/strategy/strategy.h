@@ -129,6 +129,12 @@ tt_state tt_strategy_state(const tt_strategy *s);
 /* A table's rows, records and all: those that are there. Every rank has them all. From place on. */
 tt_table *tt_strategy_table(const tt_strategy *s, int i);
 void tt_strategy_table_shape(const tt_strategy *s, int i, tt_table_shape *out);
+/* The hash of all tables is the sum of theirs times this: so two of one shape that have changed
+ * places are seen. */
+static inline uint64_t tt_strategy_table_weight(int i)
+{
+    return 2 * (uint64_t)i + 1;
+}
 /* Those of `from`, which `root` has, become those of all who `take` them: of step `step`. All ranks
  * call it and hear all of it, also who has no room for more; then it fails on all of them. */
 tt_err tt_strategy_pass_table(tt_strategy *s, int i, int root, const tt_table *from, bool take,

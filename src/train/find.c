@@ -136,7 +136,7 @@ static bool is_sound(const tt_trainer *t, const keep *k, const tt_found *f, cons
         tt_strategy_table_shape(t->strategy, i, &shape);
         tt_vault_table(k->folder, f->slot, i, path);
         if (tt_table_peek(path, &shape, k->key, f->label.step, &table)) return false;
-        rows += tt_table_hash(table);
+        rows += tt_strategy_table_weight(i) * tt_table_hash(table);
         tt_table_close(table);
     }
     return tt_strategy_hash(t->strategy, w, rows) == f->hash;

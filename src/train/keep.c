@@ -31,8 +31,9 @@ uint64_t keep_key(const tt_trainer *t, const char *id, size_t bytes)
     for (int i = 0; i < t->table_count; i++) {
         tt_table_shape shape;
         tt_strategy_table_shape(t->strategy, i, &shape);
-        tt_str_add(&text, " %s:%lldx%d %lld %s", t->tables[i].name, (long long)shape.rows,
-                   shape.floats, (long long)shape.most, tt_optim_rows_name(t->optim));
+        tt_str_add(&text, " %s:%lldx%d %lld %s %llx", t->tables[i].name, (long long)shape.rows,
+                   shape.floats, (long long)shape.most, tt_optim_rows_name(t->optim),
+                   (unsigned long long)tables_begin(t, i));
     }
     tt_sha_add(sha, text.data, text.size);
     tt_sha_end(sha, hex);

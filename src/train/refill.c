@@ -323,6 +323,8 @@ static tt_err take_tables(tt_trainer *t)
     for (int i = 0; i < t->table_count && mine; i++) {
         tt_table *own = tt_strategy_table(t->strategy, i);
         if (tt_table_at(own) == step) tt_table_back(own);
+        /* Somebody may have been at it between the look and the lock. */
+        mine = tt_table_at(own) == step || (step > 0 && tt_table_step(own) == step - 1);
     }
     bool *have = calloc((size_t)w->size, sizeof *have);
     if (!have) tt_mem_out((size_t)w->size);
@@ -366,7 +368,7 @@ static tt_err place_state(tt_trainer *t, int half)
 
     free(path);
     free(tables);
-
+    if (err == TT_EENV) err = TT_EIO; /* no room: as in take_slot */
     if (!err && !k->copies) err = tt_strategy_use(t->strategy, half);
     if (!err) t->state = tt_strategy_state(t->strategy);
     return err;

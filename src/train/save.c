@@ -93,7 +93,7 @@ static void list_pieces(tt_trainer *t, int k, const char *prefix, const float *b
 static void list_tables(tt_trainer *t)
 {
     for (int k = 0; k < tables_entries(t); k++) {
-        int i = k % t->table_count, vector = TABLE_ROWS - k / t->table_count;
+        int i = k % t->table_count, vector = TABLE_HEAD - k / t->table_count;
         tt_entry e;
         const char *file = tables_entry(t, i, vector, &e);
         e.shape[0] = e.bytes = 0;
@@ -383,7 +383,9 @@ static tt_err restore_entry(tt_trainer *t, const tt_ckpt *c, int i)
         return restore_floats(c, want, to);
     for (int64_t k = 0; k < want->bytes / 4 && t->entry_from[i].vector; k++)
         to[k] = (float)tt_optim_initial(t->optim);
-    return tables_scatter(rows, have, want->shape[0], want->shape[1], to);
+    snprintf(list, sizeof list, "%s.table", name);
+    return tables_scatter(t->entry_from[i].vector ? NULL : tt_ckpt_find(c, list), rows, have,
+                          want->shape[0], want->shape[1], to);
 }
 
 static void compare_count(const json_t *meta, const char *key, int64_t now, tt_str *out)

@@ -4,7 +4,9 @@
  * A checkpoint has of each table `<name>.rows`, the numbers of the rows that are there, ascending,
  * `<name>`, their weights, and of each vector of the optimiser `<slot>.<name>`. A tensor without
  * .rows has all rows. So what was saved by a job with tables can be loaded into one that has the
- * same rows as parameters, and the other way round. */
+ * same rows as parameters, and the other way round. What of a table is not on disk is told by
+ * `<name>.table`: how many rows it has, and a hash of how its first begins, for what nobody has
+ * named follows from train.seed and the layer's init. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,6 +86,8 @@ void tables_tell(const tt_trainer *t)
 
 /* ---- Saving ---- */
 
+enum { HEAD = 2 }; /* numbers in .table */
+
 static tt_table *rows_of(const tt_trainer *t, int i)
 {
     return tt_strategy_table(t->strategy, i);
@@ -91,7 +95,31 @@ static tt_table *rows_of(const tt_trainer *t, int i)
 
 int tables_entries(const tt_trainer *t)
 {
-    return t->table_count ? t->table_count * (2 + tt_optim_rows_slots(t->optim)) : 0;
+    return t->table_count ? t->table_count * (3 + tt_optim_rows_slots(t->optim)) : 0;
+}
+
+static int64_t hash_row(const float *row, int64_t dim)
+{
+    uint64_t h = (uint64_t)dim;
+
+    for (int64_t d = 0; d < dim; d++) {
+        uint32_t bits;
+        memcpy(&bits, row + d, sizeof bits);
+        h = tt_mix(h ^ bits);
+    }
+    return (int64_t)h;
+}
+
+int64_t tables_begin(const tt_trainer *t, int i)
+{
+    int64_t dim = t->tables[i].dim, h;
+    float *row = malloc((size_t)dim * sizeof *row);
+
+    if (!row) tt_mem_out((size_t)dim * sizeof *row);
+    tt_model_table_init(t->model, i, 0, row);
+    h = hash_row(row, dim);
+    free(row);
+    return h;
 }
 
 /* What of a record a vector has: where it begins, and how many numbers. */
@@ -112,8 +140,9 @@ void tables_measure(const tt_trainer *t, int i, int vector, tt_entry *out)
     const char *slot;
     int n;
 
+    if (vector == TABLE_HEAD) count = HEAD;
     *out = (tt_entry){.type = TT_I64, .rank = 1, .shape = {count}, .bytes = count * 8};
-    if (vector == TABLE_ROWS) return;
+    if (vector == TABLE_ROWS || vector == TABLE_HEAD) return;
     part_of(t, i, vector, &slot, &n);
     out->type = TT_F32;
     out->bytes = count * n * 4;
@@ -131,6 +160,7 @@ const char *tables_entry(const tt_trainer *t, int i, int vector, tt_entry *out)
     if (vector <= TABLE_SLOTS) part_of(t, i, vector, &slot, &n);
     out->name = slot                   ? tt_arena_printf(t->arena, "%s.%s", slot, name)
                 : vector == TABLE_ROWS ? tt_arena_printf(t->arena, "%s.rows", name)
+                : vector == TABLE_HEAD ? tt_arena_printf(t->arena, "%s.table", name)
                                        : name;
     return slot ? "optim.safetensors" : "model.safetensors";
 }
@@ -139,8 +169,12 @@ void tables_fill(const tt_trainer *t, int i, int vector, void *to)
 {
     const tt_table *rows = rows_of(t, i);
     const char *slot;
-    int n = 0, at = vector == TABLE_ROWS ? 0 : part_of(t, i, vector, &slot, &n);
+    int n = 0, at = vector > TABLE_WEIGHTS ? 0 : part_of(t, i, vector, &slot, &n);
 
+    if (vector == TABLE_HEAD) {
+        memcpy(to, (int64_t[HEAD]){t->tables[i].rows, tables_begin(t, i)}, HEAD * 8);
+        return;
+    }
     for (int64_t r = tt_table_next(rows, 0), k = 0; r >= 0; r = tt_table_next(rows, r + 1), k++)
         if (vector == TABLE_ROWS)
             ((int64_t *)to)[k] = r;
@@ -199,13 +233,39 @@ static tt_err take_floats(const tt_entry *e, int64_t n, int64_t each, float **ou
     return err;
 }
 
-tt_err tables_scatter(const tt_entry *rows, const tt_entry *values, int64_t n, int64_t each,
-                      float *to)
+/* `begin`: of the model's table; NULL: not known yet. */
+static tt_err check_head(const tt_entry *head, const tt_entry *rows, int64_t most,
+                         const int64_t *begin)
+{
+    int64_t was, hash;
+
+    if (!head) return TT_OK;
+    if (head->type != TT_I64 || head->rank != 1 || head->shape[0] != HEAD)
+        return tt_fail(TT_ECKPT, "'%s' does not describe a table", head->name);
+    was = number_at(head, 0), hash = number_at(head, 1);
+    if (was != most)
+        return tt_fail(TT_ECKPT, "the table of '%s' has %lld rows, the model's %lld", rows->name,
+                       (long long)was, (long long)most);
+    if (!begin || hash == *begin) return TT_OK;
+    if (!rows->shape[0])
+        return tt_fail(TT_ECKPT,
+                       "'%s': no row of the table is on disk, for none was ever changed; all "
+                       "follow from train.seed and the layer's init, which are others now",
+                       rows->name);
+    tt_warn("'%s': rows that no sample has named yet are others than before: train.seed or the "
+            "layer's init has changed",
+            rows->name);
+    return TT_OK;
+}
+
+tt_err tables_scatter(const tt_entry *head, const tt_entry *rows, const tt_entry *values, int64_t n,
+                      int64_t each, float *to)
 {
     float *from = NULL;
+    int64_t begin = head ? hash_row(to, each) : 0; /* so far all is as a training begins */
     tt_err err;
 
-    if ((err = check_rows(rows, values, n)) ||
+    if ((err = check_head(head, rows, n, &begin)) || (err = check_rows(rows, values, n)) ||
         (err = take_floats(values, rows->shape[0], each, &from)))
         return err;
     for (int64_t k = 0; k < rows->shape[0]; k++)
@@ -243,14 +303,22 @@ static tt_err put_records(tt_trainer *t, int i, const tt_entry *rows, int64_t n,
     return err;
 }
 
+tt_err tables_fit(const tt_trainer *t, int i, const tt_entry *head, const tt_entry *rows,
+                  const tt_entry *values, bool bound)
+{
+    int64_t most = t->tables[i].rows, begin = bound ? tables_begin(t, i) : 0;
+    tt_err err = rows ? check_rows(rows, values, most) : TT_OK;
+
+    return err || !rows ? err : check_head(head, rows, most, bound ? &begin : NULL);
+}
+
 tt_err tables_put(tt_trainer *t, int i, const tt_entry *rows, const tt_entry *values)
 {
     const tt_model_table *m = &t->tables[i];
     int64_t n = rows ? rows->shape[0] : m->rows;
     float *w = NULL;
-    tt_err err = rows ? check_rows(rows, values, m->rows) : TT_OK;
+    tt_err err = take_floats(values, n, m->dim, &w);
 
-    if (!err) err = take_floats(values, n, m->dim, &w);
     if (!err) err = put_records(t, i, rows, n, &w, 1);
     free(w);
     return err;
@@ -267,7 +335,8 @@ static tt_err restore_table(tt_trainer *t, const tt_ckpt *c, int i)
     snprintf(name, sizeof name, "%s.rows", m->name);
     const tt_entry *rows = tt_ckpt_find(c, name), *w = tt_ckpt_find(c, m->name);
     int64_t n = rows ? rows->shape[0] : m->rows;
-    if (rows && w) err = check_rows(rows, w, m->rows);
+    snprintf(name, sizeof name, "%s.table", m->name);
+    if (w) err = tables_fit(t, i, tt_ckpt_find(c, name), rows, w, true);
     for (int v = 0; v < vectors && !err; v++) {
         tt_entry want;
         tables_entry(t, i, TABLE_WEIGHTS - v, &want);

@@ -233,9 +233,14 @@ tt_epoch epoch_ended(const tt_trainer *t); /* with this step, by its witness */
 tt_err choose_grains(tt_trainer *t, const tt_kernels *k);
 
 /* tables.c: rows that are not in the flat array */
-enum { TABLE_ROWS = -1, TABLE_WEIGHTS = -2, TABLE_SLOTS = -3 }; /* vectors, and on downwards */
-tt_err tables_model(tt_trainer *t, tt_model_opts *mo);          /* opens it */
-tt_err tables_optim(tt_trainer *t);                             /* ... and this */
+enum { /* vectors, and on downwards */
+    TABLE_HEAD = -1,
+    TABLE_ROWS = -2,
+    TABLE_WEIGHTS = -3,
+    TABLE_SLOTS = -4
+};
+tt_err tables_model(tt_trainer *t, tt_model_opts *mo); /* opens it */
+tt_err tables_optim(tt_trainer *t);                    /* ... and this */
 void tables_tell(const tt_trainer *t);   /* rank 0: what the job asks for in vain */
 int tables_entries(const tt_trainer *t); /* of a checkpoint */
 /* Of table i: its entry of this vector; -> its file. */
@@ -243,12 +248,18 @@ const char *tables_entry(const tt_trainer *t, int i, int vector, tt_entry *out);
 void tables_measure(const tt_trainer *t, int i, int vector, tt_entry *out); /* all but its name */
 void tables_fill(const tt_trainer *t, int i, int vector, void *to);         /* what is in it */
 tt_err tables_restore(tt_trainer *t, const tt_ckpt *c);
-/* Rows of a tensor of somebody's that is (rows, dim), all of them or, with `rows`, those: into
- * table i with the state of new ones. TT_ECKPT if they do not fit. */
+int64_t tables_begin(const tt_trainer *t, int i); /* a hash of what it is before any step */
+/* Whether `rows`, if there is such a list, is of rows of table i, and `head`, if there is one, of
+ * the same table; TT_ECKPT if not. `bound`: it is known how it begins. */
+tt_err tables_fit(const tt_trainer *t, int i, const tt_entry *head, const tt_entry *rows,
+                  const tt_entry *values, bool bound);
+/* Rows of a tensor of somebody's that is (rows, dim), all of them or, with `rows`, those, which
+ * fit: into table i with the state of new ones. */
 tt_err tables_put(tt_trainer *t, int i, const tt_entry *rows, const tt_entry *values);
-/* Numbers of a sparse tensor to where they are in a dense one, of `n` rows of `each`. */
-tt_err tables_scatter(const tt_entry *rows, const tt_entry *values, int64_t n, int64_t each,
-                      float *to);
+/* Numbers of a sparse tensor to where they are in a dense one, of `n` rows of `each`, which is as a
+ * training begins if a `head` is given. */
+tt_err tables_scatter(const tt_entry *head, const tt_entry *rows, const tt_entry *values, int64_t n,
+                      int64_t each, float *to);
 /* All weights, as a model without tables has them. */
 void tables_whole(const tt_trainer *t, const tt_param *params, int count, float *w);
 

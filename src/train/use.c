@@ -92,6 +92,13 @@ tt_err tt_use_open(const tt_use_opts *o, tt_use **out)
     while (!o->batch && u->grain > 1 && u->grain * tt_use_features(u) > OUTPUT_MOST) u->grain /= 2;
     u->params = tt_model_params(u->model, &u->param_count);
     u->bytes = (size_t)tt_model_size(u->model) * sizeof(float);
+    if (u->bytes > tt_mem_free()) { /* the kernel would promise it, and end somebody later */
+        char need[32], have[32];
+        err = tt_fail(TT_ENOMEM, "all weights of the model are %s, and %s are free",
+                      tt_show_bytes((double)u->bytes, need, sizeof need),
+                      tt_show_bytes((double)tt_mem_free(), have, sizeof have));
+        goto fail;
+    }
     if (!(u->w = tt_block_alloc(u->bytes))) {
         err = tt_fail(TT_ENOMEM, "no memory for the weights");
         goto fail;

@@ -181,26 +181,29 @@ static const char *name_of(const loading *l, int k)
     return k < l->count ? l->params[k].name : l->t->tables[k - l->count].name;
 }
 
-/* The list of the rows that a tensor has, if it has not all; its name is that of the tensor and
- * this. */
-static const char list_tail[] = ".rows";
+/* What is told of a tensor that has not all of its rows, under its name and this. */
+static const char *const tails[] = {".rows", ".table"};
 
-static const tt_entry *rows_of(const loading *l, const tt_entry *e)
+static const tt_entry *tail_of(const loading *l, const tt_entry *e, int k)
 {
     char name[1024];
 
-    snprintf(name, sizeof name, "%s%s", e->name, list_tail);
+    snprintf(name, sizeof name, "%s%s", e->name, tails[k]);
     return tt_tensors_find(l->file, name);
 }
 
-static bool is_list(const loading *l, const tt_entry *e)
+static bool is_tail(const loading *l, const tt_entry *e)
 {
-    size_t n = strlen(e->name), tail = sizeof list_tail - 1;
+    size_t n = strlen(e->name);
     char name[1024];
 
-    if (n <= tail || n >= sizeof name || strcmp(e->name + n - tail, list_tail)) return false;
-    snprintf(name, sizeof name, "%.*s", (int)(n - tail), e->name);
-    return tt_tensors_find(l->file, name) != NULL;
+    for (int k = 0; k < TT_COUNT(tails); k++) {
+        size_t tail = strlen(tails[k]);
+        if (n <= tail || n >= sizeof name || strcmp(e->name + n - tail, tails[k])) continue;
+        snprintf(name, sizeof name, "%.*s", (int)(n - tail), e->name);
+        if (tt_tensors_find(l->file, name)) return true;
+    }
+    return false;
 }
 
 static void show_shape(const int64_t *dim, int rank, bool turn, char *out, size_t size)
@@ -219,13 +222,14 @@ static tt_err take_rows(loading *l, const tt_entry *e, const tt_entry *rows, int
 {
     const tt_model_table *m = k < l->count ? NULL : &l->t->tables[k - l->count];
     const tt_param *p = m ? NULL : &l->params[k];
+    const tt_entry *head = tail_of(l, e, 1);
     bool fits = m ? e->rank == 2 && e->shape[1] == m->dim && (rows || e->shape[0] == m->rows)
                   : p->rank == 2;
     tt_err err = TT_OK;
 
     if (fits && !m)
-        err = tables_scatter(rows, e, p->shape[0], p->shape[1], l->w + p->at);
-    else if (fits && l->put)
+        err = tables_scatter(head, rows, e, p->shape[0], p->shape[1], l->w + p->at);
+    else if (fits && !(err = tables_fit(l->t, k - l->count, head, rows, e, l->put)) && l->put)
         err = tables_put(l->t, k - l->count, rows, e);
     if (fits && err != TT_ECKPT) {
         l->taken++;
@@ -238,7 +242,7 @@ static tt_err take_rows(loading *l, const tt_entry *e, const tt_entry *rows, int
 /* The numbers of a tensor for a parameter, or a complaint. */
 static tt_err take_entry(loading *l, const tt_entry *e, int k, bool turn)
 {
-    const tt_entry *rows = rows_of(l, e);
+    const tt_entry *rows = tail_of(l, e, 0);
     char have[80], want[80];
     float *temp;
     tt_err err;
@@ -326,7 +330,7 @@ static tt_err take_all(loading *l)
         if (param_of(l, e, name, sizeof name, &use) >= 0 || use == HF_IGNORE) continue;
         if (l->hf)
             err = take_rest(l, e, name);
-        else if (!is_extra(e) && !is_list(l, e))
+        else if (!is_extra(e) && !is_tail(l, e))
             list_add(&l->extra, "%.200s", e->name);
     }
     for (int k = 0; k < all_of(l); k++)
