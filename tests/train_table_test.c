@@ -567,9 +567,12 @@ TT_TEST(table, what_was_saved_of_another_table_is_refused)
 {
     static const struct {
         const char *change, *message;
-    } cases[] = {{"model.layers.3.embedding_bag.rows=70", "has 60 rows, the model's 70"},
+    } cases[] = {{"model.layers.3.embedding_bag.rows=70", "[60], of the model's [70]"},
                  {"model.layers.3.embedding_bag.rows=70; model.layers.3.embedding_bag.sparse=false",
-                  "has 60 rows, the model's 70"}};
+                  "[60], of the model's [70]"},
+                 {"model.layers.2.embeddings.rows=[20, 50, 9, 1]",
+                  "'e.weight.table': the rows of its tables are [50, 20, 9, 1], of the model's "
+                  "[20, 50, 9, 1]"}};
     static const char *const other = "train.seed=2; train.steps=4; model.freeze=[bag]";
     static const char some[] = "train.steps=4; checkpoint.every=2";
     trained x;

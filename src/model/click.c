@@ -69,9 +69,9 @@ static tt_err embeddings_shape(graph *g, layer *l)
         return tt_node_fail(tt_node_get(l->args_at, "rows"),
                             "rows has %d numbers, but '%s' has %lld tables", a->rows.count, l->name,
                             (long long)a->tables);
-    a->base = tt_arena_take(g->arena, (size_t)a->tables * sizeof *a->base, 8);
+    a->base = tt_arena_take(g->arena, 2 * (size_t)a->tables * sizeof *a->base, 8);
     for (int64_t i = 0; i < a->tables; i++) {
-        int64_t rows = a->rows.item[a->rows.count == 1 ? 0 : i];
+        int64_t rows = a->base[a->tables + i] = a->rows.item[a->rows.count == 1 ? 0 : i];
         a->base[i] = all;
         all += rows;
         note_rows(g, a->first + i, rows);
@@ -80,7 +80,8 @@ static tt_err embeddings_shape(graph *g, layer *l)
     l->ahead = a->first > 0;
     l->detail =
         tt_arena_printf(g->arena, "%lld tables, %lld rows", (long long)a->tables, (long long)all);
-    return graph_rows(g, l, all, a->dim, a->tables, a->sparse, table_init(a->std));
+    return graph_rows(g, l, (tt_parts){(int)a->tables, a->base + a->tables}, a->dim, a->tables,
+                      a->sparse, table_init(a->std));
 }
 
 /* ---- embedding bag ---- */
@@ -111,7 +112,8 @@ static tt_err bag_shape(graph *g, layer *l)
     l->out = (tt_shape){1, {a->dim}};
     l->detail = tt_arena_printf(g->arena, "%s of %lld, %lld rows", a->mode ? "mean" : "sum",
                                 (long long)a->count, (long long)a->rows);
-    return graph_rows(g, l, a->rows, a->dim, a->count, a->sparse, table_init(a->std));
+    return graph_rows(g, l, (tt_parts){1, &a->rows}, a->dim, a->count, a->sparse,
+                      table_init(a->std));
 }
 
 /* ---- interaction ---- */

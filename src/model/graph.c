@@ -73,13 +73,16 @@ int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_sha
     return g->param_count++;
 }
 
-tt_err graph_rows(graph *g, layer *l, int64_t rows, int64_t dim, int64_t touches, bool sparse,
+tt_err graph_rows(graph *g, layer *l, tt_parts parts, int64_t dim, int64_t touches, bool sparse,
                   param_init init)
 {
-    tt_shape shape = {2, {rows, dim}};
+    int64_t rows = 0;
 
+    for (int i = 0; i < parts.count; i++) rows += parts.rows[i];
+    tt_shape shape = {2, {rows, dim}};
     if (!g->has_tables || !sparse) {
-        graph_param(g, l, "weight", TT_WEIGHT, shape, init, 0);
+        int at = graph_param(g, l, "weight", TT_WEIGHT, shape, init, 0); /* params may move */
+        g->params[at].parts = parts;
         return TT_OK;
     }
     if (rows > INT32_MAX)
@@ -97,6 +100,7 @@ tt_err graph_rows(graph *g, layer *l, int64_t rows, int64_t dim, int64_t touches
         (tt_model_table){.name = tt_arena_printf(g->arena, "%s.weight", l->name),
                          .rows = rows,
                          .dim = dim,
+                         .parts = parts,
                          .touches = touches,
                          .frozen = l->frozen};
     l->table = ++g->table_count;

@@ -102,7 +102,7 @@ int graph_param(graph *g, layer *l, const char *name, tt_param_role role, tt_sha
                 param_init init, float momentum);
 /* Rows by ids, (rows, dim): a table, if there are to be any and it is `sparse`; else a parameter.
  */
-tt_err graph_rows(graph *g, layer *l, int64_t rows, int64_t dim, int64_t touches, bool sparse,
+tt_err graph_rows(graph *g, layer *l, tt_parts parts, int64_t dim, int64_t touches, bool sparse,
                   param_init init);
 tt_err need_rank(const layer *l, int rank); /* of its input: 1, or 3 for images */
 /* `choice` of uniform|he_normal|xavier_uniform|zeros; uniform is +-1/sqrt(fan_in), PyTorch's
@@ -135,7 +135,7 @@ typedef struct embeddings_args {
     int64_t dim, tables, first;
     double std;
     bool sparse;
-    int64_t *base; /* (tables): the row at which each begins */
+    int64_t *base; /* (tables): the row at which each begins; behind it, how many each has */
 } embeddings_args;
 typedef struct bag_args {
     common_args c;

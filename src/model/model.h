@@ -112,6 +112,7 @@ void tt_model_refresh(tt_model *m, int part,
 typedef struct tt_model_table {
     const char *name; /* "embeddings.weight"                              */
     int64_t rows, dim;
+    tt_parts parts;
     int64_t touches; /* rows that a sample names, at most                */
     bool frozen;     /* it yields no gradients                           */
 } tt_model_table;

@@ -70,6 +70,11 @@ typedef enum tt_param_role {
     TT_STAT,   /* running statistics: w = (1 - momentum) w + momentum * (sum / samples)        */
 } tt_param_role;
 
+typedef struct tt_parts { /* of rows that are several tables, one behind the other */
+    int count;            /* 0: nothing is known */
+    const int64_t *rows;  /* of each */
+} tt_parts;
+
 typedef struct tt_param {
     const char *name;
     int64_t at, n; /* span in the flat array        */
@@ -78,6 +83,7 @@ typedef struct tt_param {
     tt_param_role role;
     bool frozen;
     float momentum; /* STAT only                     */
+    tt_parts parts; /* of a table                    */
 } tt_param;
 
 /* ---- A batch, as data makes it and the model takes it ---- */

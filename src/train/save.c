@@ -384,8 +384,10 @@ static tt_err restore_entry(tt_trainer *t, const tt_ckpt *c, int i)
     for (int64_t k = 0; k < want->bytes / 4 && t->entry_from[i].vector; k++)
         to[k] = (float)tt_optim_initial(t->optim);
     snprintf(list, sizeof list, "%s.table", name);
-    return tables_scatter(t->entry_from[i].vector ? NULL : tt_ckpt_find(c, list), rows, have,
-                          want->shape[0], want->shape[1], to);
+    const tt_param *p = t->params;
+    while (p->at != t->entry_from[i].at) p++;
+    return tables_scatter(t->entry_from[i].vector ? NULL : tt_ckpt_find(c, list), rows, have, p,
+                          to);
 }
 
 static void compare_count(const json_t *meta, const char *key, int64_t now, tt_str *out)

@@ -5,8 +5,8 @@
  * `<name>`, their weights, and of each vector of the optimiser `<slot>.<name>`. A tensor without
  * .rows has all rows. So what was saved by a job with tables can be loaded into one that has the
  * same rows as parameters, and the other way round. What of a table is not on disk is told by
- * `<name>.table`: how many rows it has, and a hash of how its first begins, for what nobody has
- * named follows from train.seed and the layer's init. */
+ * `<name>.table`: a hash of how its first row begins, for what nobody has named follows from
+ * train.seed and the layer's init, and how many rows each of its parts has. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,8 +86,6 @@ void tables_tell(const tt_trainer *t)
 
 /* ---- Saving ---- */
 
-enum { HEAD = 2 }; /* numbers in .table */
-
 static tt_table *rows_of(const tt_trainer *t, int i)
 {
     return tt_strategy_table(t->strategy, i);
@@ -140,7 +138,7 @@ void tables_measure(const tt_trainer *t, int i, int vector, tt_entry *out)
     const char *slot;
     int n;
 
-    if (vector == TABLE_HEAD) count = HEAD;
+    if (vector == TABLE_HEAD) count = 1 + t->tables[i].parts.count;
     *out = (tt_entry){.type = TT_I64, .rank = 1, .shape = {count}, .bytes = count * 8};
     if (vector == TABLE_ROWS || vector == TABLE_HEAD) return;
     part_of(t, i, vector, &slot, &n);
@@ -172,7 +170,9 @@ void tables_fill(const tt_trainer *t, int i, int vector, void *to)
     int n = 0, at = vector > TABLE_WEIGHTS ? 0 : part_of(t, i, vector, &slot, &n);
 
     if (vector == TABLE_HEAD) {
-        memcpy(to, (int64_t[HEAD]){t->tables[i].rows, tables_begin(t, i)}, HEAD * 8);
+        const tt_parts *p = &t->tables[i].parts;
+        *(int64_t *)to = tables_begin(t, i);
+        memcpy((int64_t *)to + 1, p->rows, (size_t)p->count * sizeof *p->rows);
         return;
     }
     for (int64_t r = tt_table_next(rows, 0), k = 0; r >= 0; r = tt_table_next(rows, r + 1), k++)
@@ -233,20 +233,37 @@ static tt_err take_floats(const tt_entry *e, int64_t n, int64_t each, float **ou
     return err;
 }
 
+/* "[1000, 5000]", or the beginning of it; of `head`, or of `p` */
+static void show_parts(const tt_entry *head, const tt_parts *p, char *out, size_t size)
+{
+    enum { SOME = 8 };
+    int count = head ? (int)(head->shape[0] - 1) : p->count;
+    size_t n = (size_t)snprintf(out, size, "[");
+
+    for (int i = 0; i < count && i < SOME && n < size; i++)
+        n += (size_t)snprintf(out + n, size - n, "%s%lld", i ? ", " : "",
+                              (long long)(head ? number_at(head, i + 1) : p->rows[i]));
+    if (n < size) snprintf(out + n, size - n, count > SOME ? ", ...]" : "]");
+}
+
 /* `begin`: of the model's table; NULL: not known yet. */
-static tt_err check_head(const tt_entry *head, const tt_entry *rows, int64_t most,
+static tt_err check_head(const tt_entry *head, const tt_entry *rows, tt_parts parts,
                          const int64_t *begin)
 {
-    int64_t was, hash;
+    char have[256], want[256];
 
     if (!head) return TT_OK;
-    if (head->type != TT_I64 || head->rank != 1 || head->shape[0] != HEAD)
+    if (head->type != TT_I64 || head->rank != 1 || head->shape[0] < 1)
         return tt_fail(TT_ECKPT, "'%s' does not describe a table", head->name);
-    was = number_at(head, 0), hash = number_at(head, 1);
-    if (was != most)
-        return tt_fail(TT_ECKPT, "the table of '%s' has %lld rows, the model's %lld", rows->name,
-                       (long long)was, (long long)most);
-    if (!begin || hash == *begin) return TT_OK;
+    bool same = !parts.count || head->shape[0] == 1 + parts.count;
+    for (int i = 0; i < parts.count && same; i++) same = number_at(head, i + 1) == parts.rows[i];
+    if (!same) {
+        show_parts(head, NULL, have, sizeof have);
+        show_parts(NULL, &parts, want, sizeof want);
+        return tt_fail(TT_ECKPT, "'%s': the rows of its tables are %s, of the model's %s",
+                       head->name, have, want);
+    }
+    if (!begin || number_at(head, 0) == *begin) return TT_OK;
     if (!rows->shape[0])
         return tt_fail(TT_ECKPT,
                        "'%s': no row of the table is on disk, for none was ever changed; all "
@@ -258,14 +275,15 @@ static tt_err check_head(const tt_entry *head, const tt_entry *rows, int64_t mos
     return TT_OK;
 }
 
-tt_err tables_scatter(const tt_entry *head, const tt_entry *rows, const tt_entry *values, int64_t n,
-                      int64_t each, float *to)
+tt_err tables_scatter(const tt_entry *head, const tt_entry *rows, const tt_entry *values,
+                      const tt_param *p, float *to)
 {
+    int64_t n = p->shape[0], each = p->shape[1];
     float *from = NULL;
     int64_t begin = head ? hash_row(to, each) : 0; /* so far all is as a training begins */
     tt_err err;
 
-    if ((err = check_head(head, rows, n, &begin)) || (err = check_rows(rows, values, n)) ||
+    if ((err = check_head(head, rows, p->parts, &begin)) || (err = check_rows(rows, values, n)) ||
         (err = take_floats(values, rows->shape[0], each, &from)))
         return err;
     for (int64_t k = 0; k < rows->shape[0]; k++)
@@ -306,10 +324,11 @@ static tt_err put_records(tt_trainer *t, int i, const tt_entry *rows, int64_t n,
 tt_err tables_fit(const tt_trainer *t, int i, const tt_entry *head, const tt_entry *rows,
                   const tt_entry *values, bool bound)
 {
-    int64_t most = t->tables[i].rows, begin = bound ? tables_begin(t, i) : 0;
-    tt_err err = rows ? check_rows(rows, values, most) : TT_OK;
+    const tt_model_table *m = &t->tables[i];
+    int64_t begin = bound ? tables_begin(t, i) : 0;
+    tt_err err = rows ? check_head(head, rows, m->parts, bound ? &begin : NULL) : TT_OK;
 
-    return err || !rows ? err : check_head(head, rows, most, bound ? &begin : NULL);
+    return err || !rows ? err : check_rows(rows, values, m->rows);
 }
 
 tt_err tables_put(tt_trainer *t, int i, const tt_entry *rows, const tt_entry *values)

@@ -256,10 +256,10 @@ tt_err tables_fit(const tt_trainer *t, int i, const tt_entry *head, const tt_ent
 /* Rows of a tensor of somebody's that is (rows, dim), all of them or, with `rows`, those, which
  * fit: into table i with the state of new ones. */
 tt_err tables_put(tt_trainer *t, int i, const tt_entry *rows, const tt_entry *values);
-/* Numbers of a sparse tensor to where they are in a dense one, of `n` rows of `each`, which is as a
+/* Numbers of a sparse tensor to where they are in a dense one, of the shape of `p`, which is as a
  * training begins if a `head` is given. */
-tt_err tables_scatter(const tt_entry *head, const tt_entry *rows, const tt_entry *values, int64_t n,
-                      int64_t each, float *to);
+tt_err tables_scatter(const tt_entry *head, const tt_entry *rows, const tt_entry *values,
+                      const tt_param *p, float *to);
 /* All weights, as a model without tables has them. */
 void tables_whole(const tt_trainer *t, const tt_param *params, int count, float *w);
 

@@ -228,7 +228,7 @@ static tt_err take_rows(loading *l, const tt_entry *e, const tt_entry *rows, int
     tt_err err = TT_OK;
 
     if (fits && !m)
-        err = tables_scatter(head, rows, e, p->shape[0], p->shape[1], l->w + p->at);
+        err = tables_scatter(head, rows, e, p, l->w + p->at);
     else if (fits && !(err = tables_fit(l->t, k - l->count, head, rows, e, l->put)) && l->put)
         err = tables_put(l->t, k - l->count, rows, e);
     if (fits && err != TT_ECKPT) {
