@@ -62,6 +62,10 @@ TT_TEST(rundir, a_folder_with_a_run_is_entered_only_to_resume)
 
     EXPECT_OK(tt_run_dir_open(NULL, NULL, "deep/mine", false, &d));
     EXPECT(!d->resumed);
+    tt_run_dir_close(d); /* nothing was begun */
+    EXPECT(!tt_file_exists("deep/mine"));
+    EXPECT_OK(tt_run_dir_open(NULL, NULL, "deep/mine", false, &d));
+    EXPECT_OK(tt_run_dir_write(d, "job.yaml", "name: x\n"));
     tt_run_dir_close(d);
     EXPECT_ERR(TT_EINVAL, tt_run_dir_open(NULL, NULL, "deep/mine", false, &d));
     EXPECT_MESSAGE("already holds a run");

@@ -207,6 +207,20 @@ static tt_err sample(const sample_opts *o, cli_use *u)
     return err;
 }
 
+static tt_err check_numbers(const sample_opts *o)
+{
+    if (!(o->temperature >= 0))
+        return tt_fail(TT_EINVAL, "--temperature: '%s' is not a number from 0 on", o->warmth);
+    if (o->tokens < 1 || o->tokens > TOKENS_MOST)
+        return tt_fail(TT_EINVAL, "--tokens: %lld is not 1 to %d", (long long)o->tokens,
+                       TOKENS_MOST);
+    if (o->count < 1)
+        return tt_fail(TT_EINVAL, "--count: %lld is not 1 or more", (long long)o->count);
+    if (o->top_k < 0)
+        return tt_fail(TT_EINVAL, "--top-k: %lld is below 0 (0: all)", (long long)o->top_k);
+    return TT_OK;
+}
+
 static int sample_run(const void *opts, int argc, const char **argv)
 {
     sample_opts o = *(const sample_opts *)opts;
@@ -217,12 +231,7 @@ static int sample_run(const void *opts, int argc, const char **argv)
     o.temperature = 1;
     if (o.warmth && !tt_parse_number(o.warmth, &o.temperature)) o.temperature = -1;
     if (o.temperature == 0) o.greedy = true;
-    if (o.tokens < 1 || o.tokens > TOKENS_MOST || o.count < 1 || o.top_k < 0 ||
-        !(o.temperature >= 0))
-        return cli_fail(tt_fail(TT_EINVAL,
-                                "--temperature is a number not below 0, --tokens 1 to %d, --count "
-                                "not below 1, --top-k not below 0",
-                                TOKENS_MOST));
+    if ((err = check_numbers(&o))) return cli_fail(err);
     if ((err = cli_use_open(&(cli_use_opts){.job = argv[0],
                                             .weights = o.weights,
                                             .runs = o.runs,

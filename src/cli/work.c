@@ -17,16 +17,22 @@
 /* ---- signals ---- */
 
 volatile int work_asked;
+static volatile sig_atomic_t shows; /* there is a screen: a step may be long */
+
+static void say_at_once(const char *text)
+{
+    ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
+    (void)ignored;
+}
 
 static void on_signal(int sig)
 {
-    static const char bye[] = "\ntutti: quit without saving\n";
-
     if (sig == SIGINT && work_asked == SIGINT) {
-        ssize_t ignored = write(STDERR_FILENO, bye, sizeof bye - 1);
-        (void)ignored;
+        say_at_once("\ntutti: quit without saving\n");
         _exit(CLI_INTERRUPTED);
     }
+    if (!work_asked && shows)
+        say_at_once("\nstopping after this step (Ctrl-C again quits without saving)\n");
     if (!work_asked || sig == SIGINT) work_asked = sig;
 }
 
@@ -69,6 +75,7 @@ static void tell_start(listener *l, tt_trainer *t, tt_tree *job)
         return;
     }
     cli_start_show(l->mode, l->start);
+    shows = l->mode == CLI_SHOW;
     l->display = cli_display_open(l->mode, l->start);
 }
 

@@ -43,7 +43,7 @@ enum { LOOK_MS = 5, ALIGN = 64, TMPFS = 0x01021994, HUGE_PAGE = 2 << 20 };
 
 /* ---- The file ---- */
 
-static const char MAGIC[16] = "tutti content 3";
+static const char MAGIC[16] = "tutti content 4";
 
 enum { NAME, CLASS_NAMES, SAMPLES, ROW, COL, VAL, IDS, LABEL, TARGET, STANDARDISE, SPANS };
 
@@ -57,6 +57,7 @@ typedef struct kept {
     int64_t there, count, rows, labels, targets, classes, keep, bytes, pixels;
     int64_t tokens, window, edge, text_bytes, ids_each;
     tt_shape shape;
+    uint64_t words;
     span span[SPANS];
 } kept;
 
@@ -99,7 +100,8 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
 
     *k = (kept){true,       s->count, s->kept,       s->labels,   s->targets,
                 s->classes, s->keep,  s->bytes,      s->pixels,   s->tokens,
-                s->window,  s->edge,  s->text_bytes, s->ids_each, s->shape};
+                s->window,  s->edge,  s->text_bytes, s->ids_each, s->shape,
+                s->words};
     for (int i = 0; s->class_name && i < s->classes; i++)
         tt_str_put(names, s->class_name[i], strlen(s->class_name[i]) + 1);
     const void *array[SPANS] = {[NAME] = s->name,
@@ -262,6 +264,7 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
     s->window = k->window;
     s->edge = (int)k->edge;
     s->text_bytes = k->text_bytes;
+    s->words = k->words;
     s->row = bytes_of(map, &at[ROW]);
     s->col = bytes_of(map, &at[COL]);
     s->val = bytes_of(map, &at[VAL]);

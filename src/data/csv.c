@@ -445,6 +445,16 @@ static tt_err finish_label(tt_source *s, const tt_data_want *want, tt_schema *m,
     return TT_OK;
 }
 
+/* Not the labels': to predict there need be none. */
+static void note_words(tt_source *s, const tt_schema *m)
+{
+    for (int i = 0; i < m->count; i++) {
+        const column *c = &m->col[i];
+        if ((c->type == CATEGORY || c->type == ID) && c->vocab)
+            tt_source_name_words(s, tt_vocab_words(c->vocab), tt_vocab_count(c->vocab));
+    }
+}
+
 static tt_err mark_standardised(tt_source *s, const tt_schema *m)
 {
     bool *mark = NULL;
@@ -496,6 +506,7 @@ static tt_err decode(tt_source *s, tt_node *map, const csv_keys *k, const tt_sou
     if ((err = lay_out(s, c->want, m))) goto out;
     if ((err = fill_rows(s, m, c->want, &again, rows))) goto out;
     if ((err = mark_standardised(s, m))) goto out;
+    note_words(s, m);
     s->schema = m;
 out:
     tt_csv_stop(&r);

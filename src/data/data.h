@@ -112,6 +112,13 @@ int tt_data_first(const tt_data *d);
  * has one. 0: it is no text, or not known. */
 double tt_data_token_bytes(const tt_data *d, tt_split split);
 const char *tt_data_sha(const tt_data *d); /* fingerprint of the decoded content, lazily made  */
+/* What numbers mean that the model is given, where the training set decides on it: hashes of the
+ * words or characters that stand for ids, and of means and deviations; 0: it does not. With others
+ * a trained model computes nonsense. */
+typedef struct tt_meaning {
+    uint64_t words, scale;
+} tt_meaning;
+tt_meaning tt_data_meaning(const tt_data *d);
 
 /* What the job's `data` map says of feeding, for tt_order and tt_feed_open. */
 enum { TT_THREADS_AUTO = -1 }; /* as many as there are CPUs to spare for: the caller knows */

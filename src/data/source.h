@@ -59,6 +59,7 @@ typedef struct tt_source {
     const char *const *class_name; /* (classes) or NULL                                   */
 
     const bool *standardise; /* csv: features to bring to mean 0, deviation 1; or NULL    */
+    uint64_t words;          /* csv: of the vocabularies that the model is given words by    */
     tt_schema *schema;       /* csv: so that the validation file uses the same one        */
     int index_base;          /* libsvm: as found in the training file ...                 */
     int label_base;          /* ... TT_LABEL_SIGN, 0 or 1                                 */
@@ -112,6 +113,9 @@ tt_source_fn tt_source_idx, tt_source_npy, tt_source_cifar10, tt_source_cifar100
     tt_source_criteo, tt_source_dlrm, tt_source_synth;
 
 /* ---- Helpers of the formats ---- */
+
+/* Adds to s->words. */
+void tt_source_name_words(tt_source *s, const char *const *word, int count);
 
 /* Zeroed memory that lives as long as the source: count * each bytes, overflow-checked. */
 tt_err tt_source_block(tt_source *s, int64_t count, int64_t each, size_t element, void *out);

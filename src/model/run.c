@@ -265,8 +265,7 @@ tt_err tt_run_open(const tt_model *m, int most, bool train, tt_run **out)
         char buf[32];
         err = tt_fail(TT_ENOMEM,
                       "the activations of %d samples need %s, which this machine does not give: "
-                      "use a smaller "
-                      "train.batch or more grains",
+                      "use a smaller train.batch, or a larger train.accumulate",
                       most, tt_show_bytes((double)r->bytes, buf, sizeof buf));
         goto out;
     }

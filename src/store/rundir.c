@@ -6,6 +6,7 @@
 #include "inner.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -274,12 +275,38 @@ tt_err tt_run_dir_write(tt_run_dir *d, const char *file, const char *text)
     return tt_file_write(path, text, strlen(text));
 }
 
+/* A new folder in which nothing was begun: there is but what was made to begin. */
+static bool is_unused(const tt_run_dir *d)
+{
+    DIR *dir = d->resumed ? NULL : opendir(d->path);
+    bool unused = dir != NULL;
+
+    for (struct dirent *e; unused && (e = readdir(dir));)
+        unused = !strcmp(e->d_name, ".") || !strcmp(e->d_name, "..") ||
+                 !strcmp(e->d_name, "lock") || !strcmp(e->d_name, "log.txt");
+    if (dir) closedir(dir);
+    return unused;
+}
+
+static void remove_unused(const tt_run_dir *d)
+{
+    static const char *const files[] = {"log.txt", "lock"};
+    char path[PATH_ROOM];
+
+    for (int i = 0; i < TT_COUNT(files); i++)
+        if (!path_join(d->path, files[i], path)) unlink(path);
+    rmdir(d->path);
+}
+
 void tt_run_dir_close(tt_run_dir *d)
 {
     run_dir *r = (run_dir *)d;
 
     if (!d) return;
-    if (r->lock >= 0) {
+    if (r->lock >= 0 && is_unused(d)) {
+        remove_unused(d);
+        close(r->lock);
+    } else if (r->lock >= 0) {
         /* The file stays: to remove it would let two processes lock two files of the same name. */
         if (ftruncate(r->lock, 0) && errno != EINVAL) /* EINVAL: it could only be read */
             tt_warn("clear %s/lock: %s", d->path, strerror(errno));

@@ -23,13 +23,20 @@ static void tell_where_data_is(const tt_trainer *t)
 static tt_err load_init(tt_trainer *t, const char *path, bool partial)
 {
     tt_node *rename = tt_node_get(t->job.model, "rename");
+    tt_meaning was = {0};
     char *whole;
     tt_err err;
 
     if (!t->init_w && !(t->init_w = calloc((size_t)t->size + 1, sizeof(float))))
         return tt_fail(TT_ENOMEM, "no memory for the weights of %s", path);
     tt_model_init(t->model, (uint64_t)t->conf.seed, t->init_w); /* partial: the rest */
-    if ((err = weights_load(path, rename, partial, t->model, t->init_w, t, false))) return err;
+    if ((err = weights_load(path, rename, partial, t->model, t->init_w, t, false, &was)))
+        return err;
+    if (was.words && t->data && tt_data_meaning(t->data).words &&
+        was.words != tt_data_meaning(t->data).words)
+        tt_warn("%s was trained with other words or characters than this job's: ids stand for "
+                "something else",
+                path);
     if (!(whole = realpath(path, NULL))) return tt_fail(TT_EIO, "%s: %s", path, strerror(errno));
     free(t->init);
     t->init = whole;
@@ -276,7 +283,7 @@ static tt_err load_state(tt_trainer *t)
         memcpy(t->state.w, t->init_w, (size_t)t->size * sizeof(float));
     else if (t->init_w) /* once more, for the rows: there was no place for them before */
         err = weights_load(t->init, tt_node_get(t->job.model, "rename"), t->init_partial, t->model,
-                           t->state.w, t, true);
+                           t->state.w, t, true, NULL);
     if (t->step > t->steps)
         tt_warn("the run has done %lld steps, more than the %lld of the job: nothing is left to do",
                 (long long)t->step, (long long)t->steps);

@@ -151,8 +151,8 @@ tt_err read_train(tt_node *train, train_conf *out)
     if (!out->epochs && !out->steps) return tt_node_fail(train, "train needs epochs or steps");
     if (out->epochs && out->steps)
         return tt_node_fail(tt_node_get(train, "steps"),
-                            "train takes epochs or steps, not both: -s train.epochs=null takes the "
-                            "other out");
+                            "train takes epochs or steps, not both: -s train.epochs=null or -s "
+                            "train.steps=null takes one of them out");
     if (out->batch < out->accumulate)
         return tt_node_fail(tt_node_get(train, "accumulate"),
                             "accumulate: %lld grains cannot be cut from a batch of %lld",

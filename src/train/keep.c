@@ -23,8 +23,9 @@ uint64_t keep_key(const tt_trainer *t, const char *id, size_t bytes)
     char hex[65];
     tt_sha *sha = tt_sha_begin();
 
-    tt_str_add(&text, "%s %s %d %zu %d", id, tt_optim_name(t->optim), t->slot_count, bytes,
-               (int)t->plan.aggregate);
+    tt_str_add(&text, "%s %s %d %zu %d %llx", id, tt_optim_name(t->optim), t->slot_count, bytes,
+               (int)t->plan.aggregate,
+               (unsigned long long)(t->data && !t->local ? tt_data_meaning(t->data).words : 0));
     for (int i = 0; i < t->param_count; i++)
         tt_str_add(&text, " %s@%lld+%lld", t->params[i].name, (long long)t->params[i].at,
                    (long long)t->params[i].n);

@@ -224,6 +224,7 @@ static json_t *make_meta(const tt_trainer *t, double score)
     }
     json_object_set_new(meta, "witness", json_integer((json_int_t)t->witness.sum));
     json_object_set_new(meta, "witness_count", json_integer((json_int_t)t->witness.count));
+    if (t->data) meaning_put(meta, tt_data_meaning(t->data));
     put(meta, "early_best", t->early_best);
     put(meta, "epoch_loss", t->epoch_loss);
     put(meta, "epoch_weight", t->epoch_weight);
@@ -505,6 +506,8 @@ tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c)
     t->entry_files = files;
     t->entry_from = from;
     t->entry_count = count;
+    if (!err && t->data)
+        err = meaning_compare(folder, meaning_of(tt_ckpt_meta(c)), tt_data_meaning(t->data));
     if (err) return err;
     t->step = tt_ckpt_step(c);
     restore_meta(t, tt_ckpt_meta(c));

@@ -263,9 +263,14 @@ tt_err tables_scatter(const tt_entry *head, const tt_entry *rows, const tt_entry
 /* All weights, as a model without tables has them. */
 void tables_whole(const tt_trainer *t, const tt_param *params, int count, float *w);
 
-/* weights.c: tt_weights_load, and the rows of t's tables, too; `put`: into them. */
+/* weights.c: tt_weights_load, and the rows of t's tables, too; `put`: into them. `said` (may be
+ * NULL): what the data meant, as far as a checkpoint knows it. */
 tt_err weights_load(const char *path, const tt_node *rules, bool partial, const tt_model *m,
-                    float *w, tt_trainer *t, bool put);
+                    float *w, tt_trainer *t, bool put, tt_meaning *said);
+void meaning_put(json_t *meta, tt_meaning m); /* of a checkpoint */
+tt_meaning meaning_of(const json_t *meta);
+/* TT_EDATA: words have changed; if means have, it is told. */
+tt_err meaning_compare(const char *path, tt_meaning was, tt_meaning now);
 
 /* save.c */
 tt_entry entry_of(const tt_param *p, const char *name,

@@ -21,6 +21,7 @@ struct tt_use {
     tt_data *data;  /* the split used last, ...                  */
     tt_split split; /* ... which that is, ...                    */
     bool only_x;    /* ... and whether without labels or targets */
+    tt_meaning said; /* of what it was trained with */
     float *scores;  /* of all positions; NULL before the first */
     tt_use_opts o;
 };
@@ -46,7 +47,7 @@ static tt_err load_weights(tt_use *u, const tt_use_opts *o)
     const tt_node *rename = tt_node_get(u->job.model, "rename");
 
     if (is_ours(o->weights) || (rename && tt_node_is_null(rename))) rename = NULL;
-    return tt_weights_load(o->weights, rename, o->partial, u->model, u->w);
+    return weights_load(o->weights, rename, o->partial, u->model, u->w, NULL, false, &u->said);
 }
 
 /* Numbers that a thread puts out at once: of 64 texts with a large vocabulary they would fill the
@@ -171,7 +172,12 @@ static tt_err need_split(tt_use *u, tt_split split, bool only_x)
         return err;
     u->split = split;
     u->only_x = only_x;
-    return TT_OK;
+    if ((err = meaning_compare(u->o.weights ? u->o.weights : "the model", u->said,
+                               tt_data_meaning(u->data)))) {
+        tt_data_close(u->data);
+        u->data = NULL;
+    }
+    return err;
 }
 
 tt_err tt_use_eval(tt_use *u, tt_split split, tt_metrics *out)

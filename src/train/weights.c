@@ -1,4 +1,5 @@
 /* weights: taking weights from a file by name, whoever wrote it. */
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,50 @@
 
 #include "hf.h"
 #include "trainer.h"
+
+/* ---- What the numbers mean that a model was trained with ---- */
+
+static void put_hash(json_t *meta, const char *key, uint64_t hash)
+{
+    char hex[17];
+
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
+    if (hash) json_object_set_new(meta, key, json_string(hex));
+}
+
+void meaning_put(json_t *meta, tt_meaning m)
+{
+    put_hash(meta, "words", m.words);
+    put_hash(meta, "scale", m.scale);
+}
+
+static uint64_t take_hash(const json_t *meta, const char *key)
+{
+    const char *hex = json_string_value(json_object_get(meta, key));
+
+    return hex ? strtoull(hex, NULL, 16) : 0;
+}
+
+tt_meaning meaning_of(const json_t *meta)
+{
+    return (tt_meaning){take_hash(meta, "words"), take_hash(meta, "scale")};
+}
+
+tt_err meaning_compare(const char *path, tt_meaning was, tt_meaning now)
+{
+    if (was.words && now.words && was.words != now.words)
+        return tt_fail(TT_EDATA,
+                       "%s was trained with other words or characters than the training data has "
+                       "now, so that ids would stand for something else: data.train has changed",
+                       path);
+    if (was.scale && now.scale && was.scale != now.scale)
+        tt_warn("%s was trained with other means and deviations than the training data has now: "
+                "its numbers are scaled otherwise, for data.train has changed",
+                path);
+    return TT_OK;
+}
+
+/* ---- Files ---- */
 
 /* What is loaded from: the model's file of a checkpoint of ours, or any safetensors file. */
 typedef struct source {
@@ -338,6 +383,17 @@ static tt_err take_all(loading *l)
     return err;
 }
 
+/* To train on from them would be blamed on the learning rate. */
+static tt_err check_finite(const loading *l)
+{
+    for (int k = 0; k < l->count && l->t; k++)
+        for (int64_t i = 0; i < l->params[k].n; i++)
+            if (!isfinite(l->w[l->params[k].at + i]))
+                return tt_fail(TT_ECKPT, "%s: %s has numbers that are not finite", l->path,
+                               l->params[k].name);
+    return TT_OK;
+}
+
 /* What did not fit is an error, or with `partial` a warning if something did. */
 static tt_err tell(const loading *l)
 {
@@ -385,7 +441,7 @@ static tt_err check_rules(const tt_node *rules)
 }
 
 tt_err weights_load(const char *path, const tt_node *rules, bool partial, const tt_model *m,
-                    float *w, tt_trainer *t, bool put)
+                    float *w, tt_trainer *t, bool put, tt_meaning *said)
 {
     source s = {0};
     loading l = {.path = path, .rules = rules, .partial = partial, .w = w, .t = t, .put = put};
@@ -396,7 +452,9 @@ tt_err weights_load(const char *path, const tt_node *rules, bool partial, const 
     if (!l.got) err = tt_fail(TT_ENOMEM, "no memory");
     if (!err) err = source_open(path, &s);
     l.file = s.file;
-    if (!err && !(err = know_layout(&l, &s, m)) && !(err = take_all(&l))) err = tell(&l);
+    if (!err && said) *said = meaning_of(s.ckpt ? tt_ckpt_meta(s.ckpt) : NULL);
+    if (!err && !(err = know_layout(&l, &s, m)) && !(err = take_all(&l)) && !(err = tell(&l)))
+        err = check_finite(&l);
     source_close(&s);
     tt_str_free(&l.missing.text);
     tt_str_free(&l.extra.text);
@@ -409,5 +467,5 @@ tt_err weights_load(const char *path, const tt_node *rules, bool partial, const 
 tt_err tt_weights_load(const char *path, const tt_node *rules, bool partial, const tt_model *m,
                        float *w)
 {
-    return weights_load(path, rules, partial, m, w, NULL, false);
+    return weights_load(path, rules, partial, m, w, NULL, false, NULL);
 }
