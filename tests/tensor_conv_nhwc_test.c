@@ -161,8 +161,8 @@ TT_TEST(conv_nhwc, lean_rows_are_alone)
         tt_conv c = {.win = window(C, 1, 1, O, 1, 1, 0), .layout = TT_NHWC}, half = c;
         half.lean = true;
         EXPECT(k->conv_packed(&half) < k->conv_packed(&c) * 6 / 10);
-        float *packed = help_unwritten(k->conv_packed(&half) * sizeof *packed), *w = help_random(O * C),
-              *one = help_floats(C);
+        float *packed = help_unwritten(k->conv_packed(&half) * sizeof *packed),
+              *w = help_random(O * C), *one = help_floats(C);
         tt_conv_args a = {.n = N,
                           .w = w,
                           .packed = packed,

@@ -602,8 +602,8 @@ TT_TEST(table, what_was_saved_of_another_table_is_refused)
     go_to(&x, INT64_MAX);
     EXPECT_OK(tt_train_finish(x.t, "done"));
     close_job(&x);
-    EXPECT_ERR(TT_ECKPT, open_job(&x, (tt_train_opts){.no_files = true, .init = "f"}, table_text,
-                                  other));
+    EXPECT_ERR(TT_ECKPT,
+               open_job(&x, (tt_train_opts){.no_files = true, .init = "f"}, table_text, other));
     EXPECT_MESSAGE("follow from train.seed");
     EXPECT_ERR(TT_ECKPT, tt_use_open(&(tt_use_opts){.job = x.tree, .weights = "f"}, &u));
     EXPECT_MESSAGE("follow from train.seed");

@@ -98,10 +98,9 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
     bool text = s->keep == TT_KEEP_TOKENS;
     tt_str *names = &b->class_names[which];
 
-    *k = (kept){true,       s->count, s->kept,       s->labels,   s->targets,
-                s->classes, s->keep,  s->bytes,      s->pixels,   s->tokens,
-                s->window,  s->edge,  s->text_bytes, s->ids_each, s->shape,
-                s->words};
+    *k = (kept){true,          s->count,    s->kept,   s->labels, s->targets, s->classes,
+                s->keep,       s->bytes,    s->pixels, s->tokens, s->window,  s->edge,
+                s->text_bytes, s->ids_each, s->shape,  s->words};
     for (int i = 0; s->class_name && i < s->classes; i++)
         tt_str_put(names, s->class_name[i], strlen(s->class_name[i]) + 1);
     const void *array[SPANS] = {[NAME] = s->name,

@@ -386,9 +386,15 @@ static tt_err tell_table(look *l, bool tabs)
     column_tale *tale = NULL;
     int64_t rows = 0;
     int cells = 0;
+    const uint8_t *nul = memchr(l->file.data, 0, l->file.size);
     tt_csv r;
     tt_err err;
 
+    if (nul) {
+        json_decref(first);
+        return tt_fail(TT_EDATA, "%s: a NUL byte at offset %zu: this is no text", l->path,
+                       (size_t)(nul - l->file.data));
+    }
     tt_csv_start(&r, l->path, (const char *)l->file.data, l->file.size, separator, 0);
     while (!(err = tt_csv_next(&r, &more)) && more) {
         if (!tale) {
@@ -648,6 +654,13 @@ static bool is_dlrm(const tt_bytes *f)
     return true;
 }
 
+/* Cut, or damaged: its header may still be one. */
+static bool begins_as_idx(const tt_bytes *f)
+{
+    return f->size >= 4 && !f->data[0] && !f->data[1] && f->data[2] &&
+           memchr("\x08\x09\x0b\x0c\x0d\x0e", f->data[2], 6);
+}
+
 /* ---- Which ---- */
 
 static const struct teller {
@@ -683,7 +696,7 @@ static const char *guess(const look *l)
                : even_cells(l, '\t')                    ? "tsv"
                                                         : "text";
     }
-    if (!ends(l->path, ".bin")) return NULL;
+    if (!ends(l->path, ".bin")) return begins_as_idx(f) ? "idx" : NULL;
     return is_dlrm(f) ? "dlrm" : "tokens";
 }
 

@@ -167,7 +167,7 @@ enum { TT_RUN_ID = 33 };
 tt_err tt_run_dir_id(tt_run_dir *d, char id[TT_RUN_ID]);
 bool tt_run_id(const char *run, char id[TT_RUN_ID]); /* ... if it has one */
 tt_err tt_run_dir_write(tt_run_dir *d, const char *file, const char *text);
-void tt_run_dir_close(tt_run_dir *d);
+void tt_run_dir_close(tt_run_dir *d); /* a new folder in which nothing was begun goes */
 
 typedef struct tt_run_info {
     char path[4096], name[256],

@@ -524,7 +524,8 @@ static tt_err list_all(tt_strategy *s)
         }
         for (int64_t at = 0; at < r->used[i];) {
             const list_head *h = (const list_head *)(r->data[i] + at);
-            if (r->used[i] - at < (int64_t)sizeof *h || h->table < 0 || h->table >= r->count || h->n < 1 || h->unit < unit ||
+            if (r->used[i] - at < (int64_t)sizeof *h || h->table < 0 || h->table >= r->count ||
+                h->n < 1 || h->unit < unit ||
                 at + (int64_t)list_bytes(h->n, r->tables[h->table].m->dim) > r->used[i])
                 return tt_fail(TT_EPEER, "the rows of rank %d make no sense", s->seats[i].rank);
             unit = h->unit;
@@ -734,7 +735,8 @@ void rows_settle(tt_strategy *s)
     if (!r || !hashes(s)) return;
     r->hash = 0;
     for (int i = 0; i < tt_crew_size(s->crew); i++) r->desks[i].hash = 0;
-    for (int i = 0; i < r->count; i++) r->hash += tt_strategy_table_weight(i) * tt_table_hash(r->tables[i].t);
+    for (int i = 0; i < r->count; i++)
+        r->hash += tt_strategy_table_weight(i) * tt_table_hash(r->tables[i].t);
 }
 
 void rows_clear(tt_strategy *s)

@@ -509,6 +509,13 @@ tt_err trainer_restore(tt_trainer *t, const tt_ckpt *c)
     if (!err && t->data)
         err = meaning_compare(folder, meaning_of(tt_ckpt_meta(c)), tt_data_meaning(t->data));
     if (err) return err;
+    bool remembers = t->slot_count || (t->table_count && tt_optim_rows_slots(t->optim));
+    const char *before = json_string_value(json_object_get(tt_ckpt_meta(c), "optimizer"));
+    if (!remembers && before &&
+        (tt_ckpt_file(c, "optim.safetensors") || tt_ckpt_file(c, "optim-00000.safetensors")))
+        tt_warn("the checkpoint has what an optimizer (%s) remembers, and this one (%s) remembers "
+                "nothing: it is dropped",
+                before, tt_optim_name(t->optim));
     t->step = tt_ckpt_step(c);
     restore_meta(t, tt_ckpt_meta(c));
     tt_info("resumed from %s at step %lld", folder, (long long)t->step);

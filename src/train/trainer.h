@@ -234,15 +234,15 @@ tt_err choose_grains(tt_trainer *t, const tt_kernels *k);
 
 /* tables.c: rows that are not in the flat array */
 enum { /* vectors, and on downwards */
-    TABLE_HEAD = -1,
-    TABLE_ROWS = -2,
-    TABLE_WEIGHTS = -3,
-    TABLE_SLOTS = -4
+       TABLE_HEAD = -1,
+       TABLE_ROWS = -2,
+       TABLE_WEIGHTS = -3,
+       TABLE_SLOTS = -4
 };
 tt_err tables_model(tt_trainer *t, tt_model_opts *mo); /* opens it */
 tt_err tables_optim(tt_trainer *t);                    /* ... and this */
-void tables_tell(const tt_trainer *t);   /* rank 0: what the job asks for in vain */
-int tables_entries(const tt_trainer *t); /* of a checkpoint */
+void tables_tell(const tt_trainer *t);                 /* rank 0: what the job asks for in vain */
+int tables_entries(const tt_trainer *t);               /* of a checkpoint */
 /* Of table i: its entry of this vector; -> its file. */
 const char *tables_entry(const tt_trainer *t, int i, int vector, tt_entry *out);
 void tables_measure(const tt_trainer *t, int i, int vector, tt_entry *out); /* all but its name */

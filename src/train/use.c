@@ -18,11 +18,11 @@ struct tt_use {
     judge judge;
     int threads, grain;
     const char *layer;
-    tt_data *data;  /* the split used last, ...                  */
-    tt_split split; /* ... which that is, ...                    */
-    bool only_x;    /* ... and whether without labels or targets */
+    tt_data *data;   /* the split used last, ...                  */
+    tt_split split;  /* ... which that is, ...                    */
+    bool only_x;     /* ... and whether without labels or targets */
     tt_meaning said; /* of what it was trained with */
-    float *scores;  /* of all positions; NULL before the first */
+    float *scores;   /* of all positions; NULL before the first */
     tt_use_opts o;
 };
 
