@@ -17,7 +17,8 @@
 /* ---- signals ---- */
 
 volatile int work_asked;
-static volatile sig_atomic_t shows; /* there is a screen: a step may be long */
+static volatile sig_atomic_t shows;      /* there is a screen: a step may be long */
+static volatile sig_atomic_t supervised; /* by somebody who says what is to be done */
 
 static void say_at_once(const char *text)
 {
@@ -25,8 +26,13 @@ static void say_at_once(const char *text)
     (void)ignored;
 }
 
-static void on_signal(int sig)
+/* A launcher that has lost one of its own on another host sends SIGTERM to the workers it has left.
+ * If those there get on for a moment, all would agree that they were asked to stop: but nobody has
+ * asked, and a supervisor sees to what was lost. Of a batch system it comes from somebody else. */
+static void on_signal(int sig, siginfo_t *from, void *context)
 {
+    (void)context;
+    if (sig == SIGTERM && supervised && from->si_pid == getppid()) return;
     if (sig == SIGINT && work_asked == SIGINT) {
         say_at_once("\ntutti: quit without saving\n");
         _exit(CLI_INTERRUPTED);
@@ -39,7 +45,7 @@ static void on_signal(int sig)
 void work_catch_signals(void)
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGUSR1};
-    struct sigaction act = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction act = {.sa_sigaction = on_signal, .sa_flags = SA_RESTART | SA_SIGINFO};
     sigset_t ours;
 
     sigemptyset(&ours);
@@ -49,7 +55,8 @@ void work_catch_signals(void)
     }
     /* The launcher of a world has SIGTERM blocked, and that of MPICH hands this down. */
     sigprocmask(SIG_UNBLOCK, &ours, NULL);
-    act.sa_handler = SIG_IGN; /* who reads the display may go; the training goes on */
+    act = (struct sigaction){.sa_handler =
+                                 SIG_IGN}; /* who reads the display may go; the training goes on */
     sigaction(SIGPIPE, &act, NULL);
 }
 
@@ -398,6 +405,7 @@ int work_run(const train_opts *o, int argc, const char **argv)
     if (by.by) tt_kernels_with(TT_IN_BF16, &tried); /* in child processes, which MPI may not like */
     if (by.by) tt_failpoint_rank(by.rank);
     if (by.by && (err = tt_pulse_open(by.rank, &l.pulse))) return cli_fail(err);
+    supervised = l.pulse != NULL;
     TT_FAILPOINT("worker.start");
     if (by.by && (err = tt_world_join(&to.world))) {
         tt_pulse_tell(l.pulse, error_of(err));
