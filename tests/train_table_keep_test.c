@@ -163,12 +163,15 @@ TT_TEST(table_keep, who_cannot_open_a_table_is_heard_by_all)
 /* Rows that nobody has named follow from the seed: with another one they are of something else. */
 TT_TEST(table_keep, another_seed_does_not_take_up_the_tables)
 {
+    char folder[4096];
     together x;
 
     tt_log_quiet(true);
     world_of("run", 1, 2, NULL, 5, "");
     x = world_of("run", 2, 2, NULL, 9, "train.seed=3");
     EXPECT(x.found.disk);
+    vault_of("run", 0, folder);
+    EXPECT_OK(tt_vault_remove(folder));
 }
 
 /* A host that comes has none of it; one that is gone takes its own along. */
