@@ -645,6 +645,7 @@ int cli_supervise(const cli_world_opts *o)
     cli_control_close(w.control);
     cli_live_close(&live);
     tt_supervisor_close(w.s);
+    tt_leftovers_sweep(); /* when we began, what was killed may not have been dead yet */
     if (is_safe(&w)) {
         cli_vault_drop(o->run);
         tt_hub_saved(hub);
