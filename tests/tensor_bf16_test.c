@@ -296,13 +296,13 @@ TT_TEST(tensor_bf16, a_trial_that_dies_has_failed_and_one_that_hangs_tells_nothi
 
     sigfillset(&all);
     for (int i = 0; i < 2; i++) {
-        EXPECT_INT(TT_TRIAL_WORKED, tt_trial_in_child(fine, 5));
-        EXPECT_INT(TT_TRIAL_FAILED, tt_trial_in_child(wrong, 5));
-        EXPECT_INT(TT_TRIAL_FAILED, tt_trial_in_child(unknown_instruction, 5));
-        EXPECT_INT(TT_TRIAL_FAILED, tt_trial_in_child(out_of_place, 5));
+        EXPECT_INT(TT_TRIAL_WORKED, tt_trial_in_child(fine, 60));
+        EXPECT_INT(TT_TRIAL_FAILED, tt_trial_in_child(wrong, 60));
+        EXPECT_INT(TT_TRIAL_FAILED, tt_trial_in_child(unknown_instruction, 60));
+        EXPECT_INT(TT_TRIAL_FAILED, tt_trial_in_child(out_of_place, 60));
         double begun = tt_clock_s();
         EXPECT_INT(TT_TRIAL_UNTOLD, tt_trial_in_child(endless, 0.2));
-        EXPECT(tt_clock_s() - begun < 4);
+        EXPECT(tt_clock_s() - begun < 30);
         if (i) break; /* now with handlers, and everything blocked */
         signal(SIGILL, survive);
         signal(SIGSEGV, survive);
