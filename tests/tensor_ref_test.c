@@ -69,20 +69,7 @@ TT_TEST(tensor_ref, convolution_is_torchs)
 TT_TEST(tensor_ref, relu_behind_a_convolution_masks_its_gradient)
 {
     const tt_kernels *k = help_ref();
-    tt_conv c = {.win = {.c = 1,
-                         .h = 1,
-                         .w = 1,
-                         .o = 3,
-                         .oh = 1,
-                         .ow = 1,
-                         .kh = 1,
-                         .kw = 1,
-                         .sh = 1,
-                         .sw = 1,
-                         .dh = 1,
-                         .dw = 1,
-                         .groups = 1},
-                 .relu = true};
+    tt_conv c = {.win = tt_window_dense(1, 3), .relu = true};
     float x[] = {2}, w[] = {1, -1, NAN}, y[3], dy[] = {10, 20, 30}, dw[3], dx[1];
     tt_conv_args a = {.n = 1, .x = x, .w = w, .y = y, .dy = dy, .dw = dw, .dx = dx};
 

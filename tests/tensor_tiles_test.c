@@ -249,23 +249,6 @@ static void conv_trial(int n, tt_window w)
     help_free();
 }
 
-static tt_window dense(int c, int o)
-{
-    return (tt_window){.c = c,
-                       .h = 1,
-                       .w = 1,
-                       .o = o,
-                       .oh = 1,
-                       .ow = 1,
-                       .kh = 1,
-                       .kw = 1,
-                       .sh = 1,
-                       .sw = 1,
-                       .dh = 1,
-                       .dw = 1,
-                       .groups = 1};
-}
-
 TT_TEST(tensor_tiles, instructions_and_emulation_make_the_same_bits)
 {
     static const int sizes[][3] = {{1, 1, 1},    {16, 32, 16}, {32, 64, 32},  {31, 33, 17},
@@ -273,10 +256,10 @@ TT_TEST(tensor_tiles, instructions_and_emulation_make_the_same_bits)
 
     if (!trap()) return;
     for (int i = 0; i < TT_COUNT(sizes); i++)
-        conv_trial(sizes[i][0], dense(sizes[i][1], sizes[i][2]));
+        conv_trial(sizes[i][0], tt_window_dense(sizes[i][1], sizes[i][2]));
     for (int i = 0; i < 10; i++)
-        conv_trial(help_int(1, 70), dense(help_int(1, 100), help_int(1, 100)));
-    tt_window w = dense(6, 12); /* and a convolution in groups, with gaps and padding */
+        conv_trial(help_int(1, 70), tt_window_dense(help_int(1, 100), help_int(1, 100)));
+    tt_window w = tt_window_dense(6, 12); /* and a convolution in groups, with gaps and padding */
     w.h = w.w = 9, w.kh = w.kw = 3, w.sh = 2, w.sw = 1, w.ph = w.pw = 2, w.dh = 1, w.dw = 2;
     w.groups = 2, w.oh = 6, w.ow = 9;
     conv_trial(3, w);
@@ -371,8 +354,9 @@ TT_TEST(tensor_tiles, recurrent_layers_are_those_of_the_emulation)
 TT_TEST(tensor_tiles, tiles_are_set_up_once_for_a_layer)
 {
     if (!trap()) return;
-    conv_trial(64, dense(64, 160)); /* y, dx and dw: by whole tiles, in five panels and two */
-    EXPECT(amx.configs <= 2);       /* forward and back */
+    conv_trial(64,
+               tt_window_dense(64, 160)); /* y, dx and dw: by whole tiles, in five panels and two */
+    EXPECT(amx.configs <= 2);             /* forward and back */
     untrap();
 }
 #endif

@@ -37,19 +37,6 @@ static tt_train_told told_after(uint32_t generation, const together *before)
     return (tt_train_told){generation, true, {last, generation - 1}, false, "lost"};
 }
 
-static void vault_of(const char *run, int host, char folder[4096])
-{
-    char path[256];
-    bool on_disk;
-    tt_bytes id;
-
-    snprintf(path, sizeof path, "%s/id", run);
-    EXPECT_OK(tt_file_read(path, 64, &id));
-    snprintf(path, sizeof path, "%.32s-sim%d", (const char *)id.data, host);
-    tt_file_release(&id);
-    EXPECT_OK(tt_vault_folder(path, 1, NULL, folder, &on_disk));
-}
-
 /* A host is gone, with all that it had in memory. */
 static void lose_host(const char *run, int host)
 {

@@ -53,19 +53,6 @@ static together world_of(const char *folder, uint32_t generation, int ranks, con
     return x;
 }
 
-static void vault_of(const char *run, int host, char folder[4096])
-{
-    char path[256];
-    bool on_disk;
-    tt_bytes id;
-
-    snprintf(path, sizeof path, "%s/id", run);
-    EXPECT_OK(tt_file_read(path, 64, &id));
-    snprintf(path, sizeof path, "%.32s-sim%d", (const char *)id.data, host);
-    tt_file_release(&id);
-    EXPECT_OK(tt_vault_folder(path, 1, NULL, folder, &on_disk));
-}
-
 static void expect_same(const char *folder, const char *changes)
 {
     together one = alone_in(changes), x;

@@ -4,6 +4,7 @@
 #define TT_TRAIN_TOGETHER_H
 
 #include "store/ledger.h"
+#include "store/vault.h"
 #include "train_help.h"
 
 #define TRY(call)                                                                                  \
@@ -126,5 +127,19 @@ static inline void run_in(const char *folder, bool resume, int64_t until, int ra
 static const int two_hosts[] = {0, 0, 1, 1, 1, 0, 1, 0};
 static const int apart[] = {0, 1, 2, 3, 4, 5, 6, 7};
 static const int two_one[] = {0, 0, 1};
+
+/* Where a simulated host has the vault of a run. */
+static inline void vault_of(const char *run, int host, char folder[4096])
+{
+    char path[256];
+    bool on_disk;
+    tt_bytes id;
+
+    snprintf(path, sizeof path, "%s/id", run);
+    EXPECT_OK(tt_file_read(path, 64, &id));
+    snprintf(path, sizeof path, "%.32s-sim%d", (const char *)id.data, host);
+    tt_file_release(&id);
+    EXPECT_OK(tt_vault_folder(path, 1, NULL, folder, &on_disk));
+}
 
 #endif

@@ -184,19 +184,8 @@ static tt_window turned_window(const layer *l)
 static tt_window window_of(const layer *l)
 {
     int last = l->in.rank - 1;
-    tt_window w = {.c = (int)(l->kind == &kind_dense ? l->in.dim[last] : shape_c(l->in)),
-                   .h = 1,
-                   .w = 1,
-                   .o = (int)l->out.dim[l->kind == &kind_dense ? last : 0],
-                   .oh = 1,
-                   .ow = 1,
-                   .kh = 1,
-                   .kw = 1,
-                   .sh = 1,
-                   .sw = 1,
-                   .dh = 1,
-                   .dw = 1,
-                   .groups = 1};
+    tt_window w = tt_window_dense((int)(l->kind == &kind_dense ? l->in.dim[last] : shape_c(l->in)),
+                                  (int)l->out.dim[l->kind == &kind_dense ? last : 0]);
     if (l->kind == &kind_dense) return w;
     if (l->kind == &kind_conv_transpose) return turned_window(l);
     const conv_args *a = l->args;

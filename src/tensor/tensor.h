@@ -114,6 +114,11 @@ typedef struct tt_window {
     int groups;
 } tt_window;
 
+static inline tt_window tt_window_dense(int c, int o) /* an image of one pixel */
+{
+    return (tt_window){c, 1, 1, o, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1};
+}
+
 /* A convolution and what is fused behind it: y = relu(maxpool(conv(x) + b)). A dense layer is one
  * with h = w = kh = kw = 1. Weights are (o, c / groups, kh, kw), as elsewhere. */
 typedef struct tt_conv {

@@ -120,7 +120,7 @@ tt_err read_train(tt_node *train, train_conf *out)
          "when a loss or gradient is not finite: end, leave the step out, or go back to the last "
          "checkpoint and on in another order"},
         {"validate", TT_STRING, offsetof(train_conf, validate_text), "1 epoch", 0, 0, NULL,
-         "when: 500, 1 epoch, 10m or never"},
+         "when: 500 steps, 1 epoch, 10m or never"},
         {"early_stop", TT_NODE, offsetof(train_conf, early_stop), "-", 0, 0, NULL,
          "{metric: val.loss min, patience: 3, min_delta: 0}"},
         {"log_every", TT_INT, offsetof(train_conf, log_every), "10", 1, 1e9, NULL,
@@ -172,7 +172,7 @@ tt_err read_checkpoint(tt_node *checkpoint, save_conf *out)
 {
     static const tt_key keys[] = {
         {"every", TT_STRING, offsetof(save_conf, every_text), "1 epoch", 0, 0, NULL,
-         "when: 500, 1 epoch, 10m or never"},
+         "when: 500 steps, 1 epoch, 10m or never"},
         {"keep", TT_INT, offsetof(save_conf, keep), "3", 0, 1e6, NULL,
          "how many of the newest; 0: all"},
         {"best", TT_STRING, offsetof(save_conf, best_text), "none", 0, 0, NULL,
