@@ -53,11 +53,12 @@ FLAGS_avx512_amx := $(FLAGS_avx512) -DTT_ISA=avx512_bf16 -DTT_TILES $(if $(WIDE)
 FLAGS_avx512_dot := $(FLAGS_avx512) -DTT_ISA=avx512_bf16 $(if $(WIDE),-DTT_TILES -DTT_TILES_EMULATED,-DTT_DOT -DTT_512_BF16 -mavx512bf16)
 FLAGS_emulated   := -DTT_ISA=generic_bf16 -DTT_TILES -DTT_TILES_EMULATED
 FLAGS_trapped    := $(FLAGS_avx2) -DTT_ISA=avx2_bf16 -DTT_TILES -mamx-tile -mamx-bf16
-# Kernels know no MPI: builds for either have them in common.
+# Kernels know no MPI: builds for either have them in common. Nor does WIDE change others than those of AVX-512.
 K         := $(patsubst %-mpich,%,$(B))
+dir_of     = $(if $(and $(WIDE),$(filter generic% avx2%,$(1))),$(patsubst %-wide,%,$(B)),$(K))
 SIMD      := $(notdir $(basename $(wildcard src/tensor/simd/*.c)))
 SIMD_BF16 := $(filter-out attend conv dense_dx lanes% nhwc%,$(SIMD))
-simd_objs  = $(foreach i,$(1),$(patsubst %,$(K)/obj/tensor/simd/%.$(i).o,$(2)))
+simd_objs  = $(foreach i,$(1),$(patsubst %,$(call dir_of,$(i))/obj/tensor/simd/%.$(i).o,$(2)))
 MULTIPLY  := table recur $(filter bf16_%,$(SIMD))
 SIMD_OBJS := $(call simd_objs,$(ISAS),$(filter-out bf16_%,$(SIMD))) $(call simd_objs,$(BF16_ISAS),$(SIMD_BF16)) \
              $(call simd_objs,$(filter avx512%,$(PRODUCTS)),$(MULTIPLY)) \
@@ -79,11 +80,13 @@ $(B)/libtutti.so: $(LIB_OBJS)
 $(B)/obj/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
-# Kernels are leaves that touch no user input: they do without stack guards. Sanitized, -O3 takes minutes a file.
+# Kernels are leaves that touch no user input: they do without stack guards. Sanitized, -O3 takes minutes a file; what
+# this CPU cannot run is not sanitized at all.
+DEAD := $(if $(SAN),$(if $(shell grep -m 1 -w avx512f /proc/cpuinfo),none,avx512%))
 define simd_rule
-$(K)/obj/tensor/simd/%.$(1).o: src/tensor/simd/%.c
+$(call dir_of,$(1))/obj/tensor/simd/%.$(1).o: src/tensor/simd/%.c
 	@mkdir -p $$(@D)
-	$(CC) $(ALL_CFLAGS) $(if $(SAN),-O1,-O3) -ffp-contract=fast -fno-trapping-math -fno-stack-protector -fno-stack-clash-protection \
+	$(CC) $(ALL_CFLAGS) $(if $(SAN),-O1 $(if $(filter $(DEAD),$(1)),-fno-sanitize=all -Wno-maybe-uninitialized),-O3) -ffp-contract=fast -fno-trapping-math -fno-stack-protector -fno-stack-clash-protection \
 	    -fcf-protection=none $(2) -MMD -MP -c -o $$@ $$<
 endef
 bf16_flags = -DTT_ACT_BF16 -DTT_TABLE='"$(subst _,-,$(1))"'
@@ -218,4 +221,4 @@ help:
 	@echo "make unit M=model T=dropout   one module's tests, those whose name contains T"
 
 .PHONY: all unit units replays fuzz demo check chaos bench bench-layers install format clean help
--include $(shell find $(sort $(B)/obj $(K)/obj/tensor/simd) -name '*.d' 2>/dev/null)
+-include $(shell find $(sort $(B)/obj $(K)/obj/tensor/simd $(call dir_of,avx2)/obj/tensor/simd) -name '*.d' 2>/dev/null)

@@ -72,7 +72,9 @@ static const tt_case tt_cases[] = {
     {"upsample", "[5, 4, 3]", "- upsample", 5},
     {"upsample uneven", "[3, 4, 3]", "- conv: {out: 5, kernel: 2}\n- upsample: {scale: [3, 1]}",
      18},
+    {"upsample by much", "[9, 2, 1]", "- upsample: {scale: 32}", 2},
     {"bilinear", "[5, 4, 3]", "- upsample: {mode: bilinear}", 5},
+    {"bilinear by much", "[9, 2, 3]", "- upsample: {mode: bilinear, scale: 16}", 2},
     {"bilinear of lanes", "[3, 5, 5]",
      "- conv: {name: a, out: 6, kernel: 2}\n- upsample: {mode: bilinear, scale: [2, 3]}\n- conv: "
      "{out: 3, kernel: 2}",

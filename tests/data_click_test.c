@@ -69,6 +69,9 @@ TT_TEST(data_criteo, lines_are_numbers_and_rows_of_tables)
     expect_row(&w, 1, 0, 77, 17);
     free_all(&w);
     shut(&o);
+    EXPECT_REFUSED(TT_EDATA, "the ids of ./t.txt mean something else",
+                   "dir: .\ntrain: {format: criteo, file: t.txt}\nval: {file: t.txt, rows: 17}\n",
+                   want);
     gzFile f = gzopen("t.txt.gz", "wb");
     EXPECT(f && gzwrite(f, text.data, (unsigned)text.size) == (int)text.size && !gzclose(f));
     EXPECT(!remove("t.txt"));

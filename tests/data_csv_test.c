@@ -253,6 +253,19 @@ TT_TEST(data_csv, messages_name_the_key_that_helps)
     }
 }
 
+/* Elsewhere -1 is a class; here half of the rows would be left out without a word. */
+TT_TEST(data_csv, labels_of_minus_one_and_one_are_not_taken_for_none)
+{
+    write_text("a.csv", "x,y\n1,-1\n2,1\n3,-1\n");
+    EXPECT_REFUSED(TT_EDATA, "labels are -1 and 1",
+                   "dir: .\ntrain: {format: csv, file: a.csv, label: y}", wants_vector(1, 2, 0));
+    opened o;
+    write_text("a.csv", "x,y\n1,-1\n2,1\n3,0\n");
+    EXPECT_OK(open_text("dir: .\ntrain: {format: csv, file: a.csv, label: y}",
+                        wants_vector(1, 2, 0), &o));
+    shut(&o);
+}
+
 TT_TEST(data_csv, words_that_training_never_saw_are_told_once_a_column)
 {
     tt_data_want want = wants_vector(4, 0, 0);

@@ -395,6 +395,43 @@ TT_TEST(data_tokens, other_texts_are_encoded_as_the_training_set_is)
     tt_str_free(&text);
 }
 
+/* A number must mean the same wherever it stands. */
+TT_TEST(data_tokens, validation_is_in_the_tokens_of_training)
+{
+    static const char texts[] = "dir: .\ntrain: {format: text, file: t.txt, tokens: %s}\n"
+                                "val: {format: %s, file: v.txt, tokens: %s}";
+    static const struct {
+        const char *train, *format, *val, *says;
+    } cases[] = {{"bytes", "text", "chars", "mean something else than those of the training set"},
+                 {"chars", "text", "bytes", "mean something else than those of the training set"},
+                 {"chars", "lines", "chars", "is read by lines"},
+                 {"bytes", "lines", "bytes", "is read by lines"}};
+    tt_data_want want = wants_tokens(5, 300);
+
+    write_text("t.txt", "abc\nabcabc");
+    write_text("v.txt", "bc\nbcbc");
+    for (int i = 0; i < TT_COUNT(cases); i++) {
+        char job[300];
+        snprintf(job, sizeof job, texts, cases[i].train, cases[i].format, cases[i].val);
+        EXPECT_REFUSED(TT_EDATA, cases[i].says, job, want);
+    }
+}
+
+TT_TEST(data_tokens, files_that_are_none_are_told)
+{
+    uint32_t wide[40];
+    tt_data_want want = wants_tokens(4, 50257);
+
+    for (int i = 0; i < 40; i++) wide[i] = (uint32_t)i + 1;
+    EXPECT_OK(tt_file_write("w.bin", wide, sizeof wide));
+    EXPECT_REFUSED(TT_EDATA, "w.bin: every second token is 0",
+                   "dir: .\ntrain: {format: tokens, files: w.bin}", want);
+    write_shard("s.bin", false, 15, 6, 6);
+    write_text("s.json", "{\"a\": \"b\"}");
+    EXPECT_REFUSED(TT_EDATA, "s.json has no header",
+                   "dir: .\ntrain: {format: tokens, files: [s.bin, s.json]}", want);
+}
+
 /* ---- from text to shards ---- */
 
 static tt_err prepare(const char *tokens, const char *out, double val, int64_t most,
@@ -405,7 +442,7 @@ static tt_err prepare(const char *tokens, const char *out, double val, int64_t m
     return tt_data_prepare(&(tt_prepare_opts){.input = files,
                                               .inputs = 2,
                                               .tokens = tokens,
-                                              .tokenizer = "small",
+                                              .tokenizer = strcmp(tokens, "gpt2") ? NULL : "small",
                                               .out = out,
                                               .val = val,
                                               .shard_tokens = most},
@@ -527,6 +564,78 @@ TT_TEST(data_prepare, files_of_gpt2_are_documents)
     json_decref(meta);
 }
 
+/* Of texts that were prepared one by one, numbers mean something else. */
+TT_TEST(data_prepare, folders_of_other_words_are_told_apart)
+{
+    tt_data_want want = wants_tokens(2, 300);
+    tt_prepared made;
+
+    write_text("one.txt", "abcabc");
+    write_text("two.txt", "abc");
+    EXPECT_OK(prepare("chars", "s", 0, 100, &made));
+    write_text("one.txt", "bcdbcd");
+    write_text("two.txt", "bcd");
+    EXPECT_OK(prepare("chars", "t", 0, 100, &made));
+    EXPECT_REFUSED(TT_EDATA, "t/meta.json: its tokens mean something else",
+                   "dir: .\ntrain: {format: tokens, files: ['s/*.bin', 't/*.bin']}", want);
+    EXPECT_REFUSED(TT_EDATA, "mean something else than those of the training set",
+                   "dir: .\ntrain: {format: tokens, files: 's/*.bin'}\nval: {files: 't/*.bin'}",
+                   want);
+}
+
+/* What a token stands for, on the mean of a split, whoever is asked. */
+TT_TEST(data_prepare, bytes_of_a_token_are_those_of_its_split)
+{
+    static const char bare[] = "dir: .\ntrain: {format: tokens, files: 's/train*.bin'}\n"
+                               "val: {files: 's/val*.bin'%s}";
+    tt_data_want want = wants_tokens(2, SMALL_COUNT);
+    char job[200];
+    tt_prepared made;
+    opened o;
+
+    NEEDS_PCRE2;
+    write_small("small");
+    write_text("one.txt", "hellohellohellohellohello");
+    write_text("two.txt", "aaaaa");
+    EXPECT_OK(prepare("gpt2", "s", 0.5, 100, &made));
+    snprintf(job, sizeof job, bare, "");
+    EXPECT_OK(open_text(job, want, &o));
+    double train = tt_data_token_bytes(o.data, TT_TRAIN), val = tt_data_token_bytes(o.data, TT_VAL);
+    EXPECT(val > 0 && train > 2 * val);
+    shut(&o);
+    snprintf(job, sizeof job, bare, ", tokenizer: small");
+    EXPECT_OK(open_text(job, want, &o));
+    val = tt_data_token_bytes(o.data, TT_VAL); /* of those that are judged */
+    EXPECT(val > 0 && train > 2 * val);
+    shut(&o);
+}
+
+/* Content in common has no tokenizer, and still knows what its tokens stand for. */
+TT_TEST(data_tokens, bytes_of_a_token_are_the_same_in_common)
+{
+    static const char job[] =
+        "dir: .\ntrain: {format: lines, file: t.txt, tokens: gpt2, tokenizer: small}\n"
+        "val: {split: 0.5}";
+    tt_data_want want = wants_tokens(4, SMALL_COUNT);
+    opened alone, shared = {0};
+
+    NEEDS_PCRE2;
+    write_small("small");
+    write_text("t.txt", "hello\nhe\nhellohello\naaa\n");
+    EXPECT_OK(open_text(job, want, &alone));
+    EXPECT_OK(tt_tree_parse("job.yaml", job, strlen(job), &shared.tree));
+    EXPECT_OK(tt_data_open_common(tt_tree_root(shared.tree), &want, 7, "common", 20, &shared.data));
+    EXPECT(tt_data_common(shared.data, NULL));
+    for (tt_split i = TT_TRAIN; i <= TT_VAL; i++) {
+        EXPECT(tt_data_token_bytes(alone.data, i) > 0);
+        EXPECT_NEAR(tt_data_token_bytes(alone.data, i), tt_data_token_bytes(shared.data, i), 0);
+    }
+    EXPECT(tt_data_meaning(alone.data).words &&
+           tt_data_meaning(alone.data).words == tt_data_meaning(shared.data).words);
+    shut(&alone);
+    shut(&shared);
+}
+
 TT_TEST(data_prepare, a_folder_is_whole_or_not_there)
 {
     tt_prepared made;
@@ -541,14 +650,28 @@ TT_TEST(data_prepare, a_folder_is_whole_or_not_there)
     EXPECT_MESSAGE("two.txt");
     EXPECT(!tt_file_exists("s") && !tt_file_exists("s.part"));
     write_text("two.txt", "d");
-    EXPECT_OK(tt_dir_make("s.part/rest")); /* of one that was killed */
+    EXPECT_OK(tt_dir_make("s.part")); /* of one that was killed */
     write_text("s.part/train-000007.bin", "x");
+    write_text("s.part/thesis.txt", "x"); /* and of nobody we know */
+    EXPECT_ERR(TT_EINVAL, prepare("bytes", "s", 0, 100, &made));
+    EXPECT_MESSAGE("s.part/thesis.txt is in the way");
+    EXPECT_INT(0, unlink("s.part/thesis.txt"));
     EXPECT_OK(tt_dir_make("s"));
     EXPECT_OK(prepare("bytes", "s/", 0, 100, &made));
     EXPECT(tt_file_exists("s/train-000000.bin") && !tt_file_exists("s/train-000007.bin"));
-    EXPECT(!tt_file_exists("s/rest") && !tt_file_exists("s.part"));
+    EXPECT(!tt_file_exists("s.part"));
     EXPECT_ERR(TT_EINVAL, prepare("bytes", "s", 0, 100, &made));
     EXPECT_MESSAGE("s is there and not empty");
+    EXPECT_ERR(TT_EINVAL, prepare("bytes", ".", 0, 100, &made));
+    EXPECT_MESSAGE("name a folder of its own");
+    EXPECT_ERR(TT_EINVAL, tt_data_prepare(&(tt_prepare_opts){.input = (const char *[]){"one.txt"},
+                                                             .inputs = 1,
+                                                             .tokens = "chars",
+                                                             .tokenizer = "small",
+                                                             .out = "t",
+                                                             .shard_tokens = 100},
+                                          &made));
+    EXPECT_MESSAGE("a tokenizer is for tokens: gpt2");
     EXPECT_ERR(TT_EINVAL, prepare("words", "t", 0, 100, &made));
     EXPECT_MESSAGE("bytes, chars or gpt2");
     EXPECT_ERR(TT_EINVAL, prepare("bytes", "t", 1, 100, &made));

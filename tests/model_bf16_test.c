@@ -99,17 +99,8 @@ TT_TEST(bf16, outputs_are_float32_in_every_layout)
     expect_output(pixels, NULL);
 }
 
-/* Two losses of one vector, and one of another. */
-TT_TEST(bf16, several_losses_add_their_gradients)
+static void expect_alike(const char *text)
 {
-    static const char text[] = "input: [12]\n"
-                               "layers:\n"
-                               "- dense: {name: e, out: 12}\n"
-                               "- dense: {name: d, out: 3}\n"
-                               "loss:\n"
-                               "- softmax_cross_entropy: {from: d, weight: 0.5}\n"
-                               "- softmax_cross_entropy: {from: d, smoothing: 0.2}\n"
-                               "- mse: {from: e, target: input, weight: 2}\n";
     net wide, half;
 
     open_net(&wide, text, TT_IN_FLOAT32, NULL);
@@ -120,6 +111,27 @@ TT_TEST(bf16, several_losses_add_their_gradients)
         EXPECT_NEAR(wide.grad[i], half.grad[i], 0.05);
     close_net(&wide);
     close_net(&half);
+}
+
+/* Two losses of one vector, and one of another. */
+TT_TEST(bf16, several_losses_add_their_gradients)
+{
+    expect_alike("input: [12]\n"
+                 "layers:\n"
+                 "- dense: {name: e, out: 12}\n"
+                 "- dense: {name: d, out: 3}\n"
+                 "loss:\n"
+                 "- softmax_cross_entropy: {from: d, weight: 0.5}\n"
+                 "- softmax_cross_entropy: {from: d, smoothing: 0.2}\n"
+                 "- mse: {from: e, target: input, weight: 2}\n");
+}
+
+/* One judges pixels, the other numbers, which lie in another order. */
+TT_TEST(bf16, losses_of_several_layouts_read_the_same)
+{
+    expect_alike("input: [3, 5, 4]\n"
+                 "layers: [conv: {out: 3, kernel: 3, padding: 1}]\n"
+                 "loss: [softmax_cross_entropy, mse: {target: input}]\n");
 }
 
 TT_TEST(bf16, the_first_number_that_is_none_is_found)

@@ -22,6 +22,10 @@ static const char *const models[] = {
     "- gelu\n- dense: {name: head, out: 30000}\n"
     "loss:\n- softmax_cross_entropy: {smoothing: 0.1, weight: 0.25}\n"
     "- softmax_cross_entropy: {from: mid, weight: 0.5}\n",
+    /* its own weights do not learn, and what is before it does */
+    "- embedding: {name: wte, rows: 30000, dim: 6, std: 0.5, freeze: true}\n- layernorm: {name: "
+    "ln}\n- dense: {name: head, out: 30000, bias: false, tied: wte}\n"
+    "loss: softmax_cross_entropy\n",
     /* nothing before it learns */
     "- embedding: {name: e, rows: 50, dim: 6, freeze: true}\n- dense: {name: head, out: 30000}\n"
     "loss: softmax_cross_entropy\n",

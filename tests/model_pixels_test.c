@@ -275,6 +275,16 @@ TT_TEST(pixels, layers_that_cannot_be_are_refused)
         "dense: {name: a, out: 6, tied: e}, dense: {out: 3}, dense: {name: b, out: 6, tied: e}], "
         "loss: softmax_cross_entropy}",
         "shared with 'a' already");
+    static const char *const freezes[] = {"freeze: [a]", "freeze: []"};
+    for (int i = 0; i < 2; i++) {
+        char text[300];
+        snprintf(text, sizeof text,
+                 "{input: {ids: 4}, layers: [embedding: {name: e, rows: 6, dim: 3}, "
+                 "dense: {name: a, out: 6, bias: false, tied: e%s}], loss: softmax_cross_entropy, "
+                 "%s}",
+                 i ? ", freeze: true" : "", freezes[i]);
+        expect_bad(text, "'a' is frozen, but its weights are those of another layer ('e.weight')");
+    }
 }
 
 /* Of a sequence each position's numbers sum to 1, of an image each pixel's, unless the axis is

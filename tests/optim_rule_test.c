@@ -48,6 +48,7 @@ TT_TEST(optim, rules_do_what_pytorch_does)
         job j;
         job_open(&j, cases[c].yaml, &p, 1);
         memcpy(w, start, sizeof w);
+        for (int i = 0; i < 4; i++) s0[i] = (float)tt_optim_initial(j.o);
         for (int step = 0; step < 3; step++) {
             /* The gradient comes as a sum: here of 4 samples, so that its mean is exact. */
             for (int i = 0; i < 4; i++) g[i] = 4 * grads[step][i];
@@ -227,7 +228,6 @@ static void run_rule(const tt_rules *r, int rule, int n, buffers *b)
                           .shrink = 0.0007f,
                           .momentum = 0.9f,
                           .fresh = 0.3f,
-                          .initial = 0.01f,
                           .beta = {0.9f, 0.999f},
                           .rest = {0.1f, 0.001f},
                           .unbias = {1.3f, 3.1f},

@@ -79,5 +79,8 @@ TT_TEST(tensor_loss, hopeless_rows_give_finite_losses)
         all[i]->loss(&a);
         EXPECT_NEAR(100, a.loss, 1e-4);
         EXPECT_NEAR(-1, dx[0], 1e-6);
+        *big = NAN, *one = 0; /* a broken row is never correct */
+        all[i]->loss(&a);
+        EXPECT(isnan(a.loss) && a.rows == 1 && !a.correct);
     }
 }

@@ -302,17 +302,20 @@ TT_TEST(auc, other_jobs_have_none)
     }
 }
 
-TT_TEST(auc, the_first_classification_loss_is_the_one_judged)
+TT_TEST(auc, is_of_the_loss_that_judges_the_last_layer)
 {
-    tt_metrics m =
-        metrics_with("model.layers=[dense: {name: a, out: 3}, dense: {name: b, out: 1}]; "
-                     "model.loss=[bce: {from: b}, softmax_cross_entropy: {from: a}]",
-                     NULL);
-    EXPECT(m.auc > 0 && m.auc < 1);
-    m = metrics_with("model.layers=[dense: {name: a, out: 3}, dense: {name: b, out: 1}]; "
-                     "model.loss=[softmax_cross_entropy: {from: a}, bce: {from: b}]",
-                     NULL);
-    EXPECT(isnan(m.auc));
+    static const char *const losses[] = {"[bce: {from: b}, softmax_cross_entropy: {from: a}]",
+                                         "[softmax_cross_entropy: {from: a}, bce: {from: b}]",
+                                         "[softmax_cross_entropy: {from: a}]"};
+
+    for (int i = 0; i < TT_COUNT(losses); i++) {
+        char changes[300];
+        snprintf(changes, sizeof changes,
+                 "model.layers=[dense: {name: a, out: 3}, dense: {name: b, out: 1}]; model.loss=%s",
+                 losses[i]);
+        tt_metrics m = metrics_with(changes, NULL);
+        EXPECT(i < 2 ? m.auc > 0 && m.auc < 1 : isnan(m.auc));
+    }
 }
 
 TT_TEST(auc, can_choose_the_best_and_stop_early)

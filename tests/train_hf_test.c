@@ -183,6 +183,61 @@ TT_TEST(hf, names_may_lack_their_prefix_and_the_head_may_be_there)
     close_use(&want);
 }
 
+/* nanoGPT calls them as Hugging Face does, and has them as they are here. */
+TT_TEST(hf, shapes_tell_which_way_weights_lie)
+{
+    static const char *const names[] = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
+    used want = use(tiny, golden_path("")), got;
+    float *turned[8];
+    int n = 0;
+    copy c;
+
+    copy_open(&c);
+    for (int h = 0; h < 2; h++)
+        for (int k = 0; k < 4; k++) {
+            char name[80];
+            snprintf(name, sizeof name, "transformer.h.%d.%s.weight", h, names[k]);
+            tt_entry *e = copy_find(&c, name);
+            int64_t rows = e->shape[0], columns = e->shape[1];
+            float *to = turned[n++] = malloc((size_t)e->bytes), *from = malloc((size_t)e->bytes);
+            EXPECT(to && from);
+            EXPECT_OK(tt_entry_floats(e, from, rows * columns));
+            for (int64_t i = 0; i < rows * columns; i++)
+                to[i % columns * rows + i / columns] = from[i];
+            free(from);
+            e->data = to;
+            e->shape[0] = columns, e->shape[1] = rows;
+        }
+    copy_write(&c, "nano.safetensors");
+    got = use(tiny, "nano.safetensors");
+    EXPECT(same_weights(want, got));
+    close_use(&got);
+    close_use(&want);
+    while (n) free(turned[--n]);
+}
+
+/* A buffer of something that the model has not. */
+TT_TEST(hf, what_is_no_number_is_listed)
+{
+    static const uint8_t mask[4] = {1, 1, 1, 1};
+    used got;
+    copy c;
+
+    copy_open(&c);
+    c.e[c.count++] = (tt_entry){.name = "transformer.h.0.crossattention.bias",
+                                .type = TT_U8,
+                                .rank = 1,
+                                .shape = {4},
+                                .data = mask,
+                                .bytes = 4};
+    copy_write(&c, "cross.safetensors");
+    EXPECT_ERR(TT_ECKPT, open_use(tiny, "cross.safetensors", false, &got));
+    EXPECT_MESSAGE("not in the model");
+    EXPECT_MESSAGE("crossattention.bias");
+    EXPECT_OK(open_use(tiny, "cross.safetensors", true, &got));
+    close_use(&got);
+}
+
 TT_TEST(hf, smaller_numbers_are_widened)
 {
     used want = use(tiny, golden_path("")), got;

@@ -89,6 +89,28 @@ TT_TEST(train, resumed_equals_uninterrupted)
         }
 }
 
+/* The last step of an epoch has fewer samples than parts: nothing of the step before is in it. */
+TT_TEST(train, a_step_of_few_samples_begins_anew)
+{
+    const tt_train_opts files = {.run = "r", .threads = 2},
+                        more = {.run = "r", .resume = true, .threads = 2};
+    trained whole, part, rest;
+
+    EXPECT_OK(open_job(&whole, (tt_train_opts){.no_files = true, .threads = 2}, job_text,
+                       "train.accumulate=8"));
+    go_to(&whole, 9); /* 8 samples, for two threads */
+    EXPECT_OK(open_job(&part, files, job_text, "train.accumulate=8"));
+    go_to(&part, 8);
+    EXPECT_OK(tt_train_save(part.t));
+    close_job(&part);
+    EXPECT_OK(open_job(&rest, more, job_text, "train.accumulate=8"));
+    EXPECT_INT(8, tt_train_first_step(rest.t));
+    go_to(&rest, 9);
+    EXPECT_STR(whole.sha, rest.sha);
+    close_job(&whole);
+    close_job(&rest);
+}
+
 TT_TEST(train, a_damaged_checkpoint_is_passed_over)
 {
     trained whole, part, rest;

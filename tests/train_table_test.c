@@ -526,6 +526,30 @@ TT_TEST(table, frozen_rows_are_loaded_both_ways)
     }
 }
 
+/* A copy of the file, in which a number of one tensor is none. */
+static void spoil_table(const char *from, const char *name, const char *to)
+{
+    tt_entry e[16];
+    tt_tensors *file;
+    float *bad = NULL;
+    int n = 0;
+
+    EXPECT_OK(tt_tensors_open(from, &file));
+    EXPECT(tt_tensors_count(file) <= TT_COUNT(e));
+    for (; n < tt_tensors_count(file); n++) {
+        e[n] = *tt_tensors_at(file, n);
+        if (strcmp(e[n].name, name)) continue;
+        EXPECT((bad = malloc((size_t)e[n].bytes)));
+        memcpy(bad, e[n].data, (size_t)e[n].bytes);
+        bad[7] = NAN;
+        e[n].data = bad;
+    }
+    EXPECT(bad);
+    EXPECT_OK(tt_tensors_write(to, e, n, NULL, NULL));
+    tt_tensors_close(file);
+    free(bad);
+}
+
 TT_TEST(table, weights_to_start_from_have_rows)
 {
     const char *some = "train.steps=6; checkpoint.every=6";
@@ -559,6 +583,11 @@ TT_TEST(table, weights_to_start_from_have_rows)
     EXPECT_ERR(TT_ECKPT, open_job(&x, (tt_train_opts){.no_files = true, .init = "a"}, table_text,
                                   "model.layers.3.embedding_bag.rows=50"));
     EXPECT_MESSAGE("bag.weight");
+    tt_tree_close(x.tree);
+    spoil_table("x.safetensors", "e.weight", "y.safetensors");
+    EXPECT_ERR(TT_ECKPT, open_job(&x, (tt_train_opts){.no_files = true, .init = "y.safetensors"},
+                                  table_text, some));
+    EXPECT_MESSAGE("e.weight has numbers that are not finite");
     tt_tree_close(x.tree);
 }
 

@@ -121,6 +121,7 @@ static tt_err take_vectors(tutti_optim *o)
     for (int k = 0; k < slots; k++) {
         o->slot[k] = at += each;
         o->slot_new[k] = at += each;
+        for (int64_t i = 0; i < o->n; i++) o->slot[k][i] = (float)tt_optim_initial(o->rule);
     }
     return TT_OK;
 }

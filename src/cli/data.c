@@ -3,6 +3,7 @@
 #include "data.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static const tt_option options[] = {
     {"tokens", 0, TT_OPT_STRING, offsetof(data_opts, tokens), "bytes|chars|gpt2",
@@ -121,7 +122,7 @@ static tt_err prepare(const data_opts *o, int count, const char **files)
     if (o->shard_tokens && !tt_parse_int(o->shard_tokens, &p.shard_tokens))
         return tt_fail(TT_EINVAL, "--shard-tokens %s is no number", o->shard_tokens);
     data_default_tokenizer(tokenizer);
-    if (!p.tokenizer) p.tokenizer = tokenizer;
+    if (!p.tokenizer && !strcmp(p.tokens, "gpt2")) p.tokenizer = tokenizer;
     if ((err = tt_data_prepare(&p, &made)) || o->quiet) return err;
     show_prepared("train", made.tokens[TT_TRAIN], made.shards[TT_TRAIN]);
     if (made.shards[TT_VAL]) show_prepared("val", made.tokens[TT_VAL], made.shards[TT_VAL]);

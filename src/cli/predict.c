@@ -77,15 +77,13 @@ static bool has_places(const tt_model *m, table *t)
 static meaning meaning_of(const tt_use *u, const char *layer, table *t)
 {
     const tt_model *m = tt_use_model(u);
-    const char *loss = tt_model_loss_count(m) ? tt_model_loss_name(m, 0) : "";
+    const char *loss = tt_model_judged_by(m);
 
     if (layer) return NUMBERS;
     if (has_places(m, t)) return PLACES;
     if (!strncmp(loss, "softmax", 7)) return LOGITS;
     if (!strncmp(loss, "nll", 3)) return LOG_PROBABILITIES;
-    if ((!strncmp(loss, "bce", 3) || !strncmp(loss, "binary", 6)) && tt_use_features(u) == 1)
-        return BINARY_LOGIT;
-    return NUMBERS;
+    return !strncmp(loss, "bce", 3) ? BINARY_LOGIT : NUMBERS;
 }
 
 /* The class and how probable the model finds it. */

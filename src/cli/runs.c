@@ -29,21 +29,24 @@ static json_t *json_run(const tt_run_info *r)
     return j;
 }
 
-/* "val accuracy 98.61 %", or the loss there is. */
+/* What the model is best known by: of several numbers the one that fewer models have. */
 static void show_result(const tt_run_info *r, char *buf, size_t size)
 {
-    const json_t *val = json_object_get(r->summary, "val");
-    const json_t *train = json_object_get(r->summary, "train");
-    const json_t *v;
+    static const struct {
+        const char *split, *key, *format;
+        double times;
+    } known[] = {{"val", "miou", "mIoU %.4f", 1},     {"val", "perplexity", "perplexity %.4g", 1},
+                 {"val", "auc", "AUC %.4f", 1},       {"val", "accuracy", "accuracy %.2f %%", 100},
+                 {"val", "loss", "val loss %.4g", 1}, {"train", "loss", "loss %.4g", 1}};
 
-    if ((v = json_object_get(val, "accuracy")))
-        snprintf(buf, size, "accuracy %.2f %%", 100 * json_number_value(v));
-    else if ((v = json_object_get(val, "loss")))
-        snprintf(buf, size, "val loss %.4g", json_number_value(v));
-    else if ((v = json_object_get(train, "loss")))
-        snprintf(buf, size, "loss %.4g", json_number_value(v));
-    else
-        snprintf(buf, size, "-");
+    snprintf(buf, size, "-");
+    for (int i = 0; i < TT_COUNT(known); i++) {
+        const json_t *v =
+            json_object_get(json_object_get(r->summary, known[i].split), known[i].key);
+        if (!json_is_number(v)) continue;
+        snprintf(buf, size, known[i].format, known[i].times * json_number_value(v));
+        return;
+    }
 }
 
 static tt_err list(const runs_opts *o)

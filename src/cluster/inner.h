@@ -47,6 +47,10 @@ tt_mpi tt_launch_mpi(void); /* the one this program was built for */
 tt_err tt_launch_plan_by(tt_mpi mpi, const tt_launch_opts *o, const char *mark, tt_arena *a,
                          tt_launch_line *out);
 tt_err tt_launch_start_by(tt_mpi mpi, const tt_launch_opts *o, tt_launch *out);
+/* The absolute path of a world's folder, and of the one in shared memory that goes with it. */
+tt_err tt_launch_folders(const char *folder, tt_arena *a, const char **full, const char **shm);
+bool tt_hosts_alone(const tt_hosts *h); /* all ranks on this host, whatever it is called? */
+bool tt_is_program(const char *path);   /* a file that may be executed */
 
 /* ---- hub and agents: see hub.c ---- */
 

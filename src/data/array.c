@@ -409,6 +409,7 @@ static tt_err read_labels(tt_source *s, const tt_data_want *want, const tt_array
         snprintf(where + n, sizeof where - (size_t)n, " (offset %zu)",
                  a->offset + (size_t)(at * element_size[a->type]));
         if ((err = tt_source_label(want, a->name, where, v, &label[i]))) return err;
+        s->minus |= v < 0;
     }
     s->label = label;
     s->labels = each;

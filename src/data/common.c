@@ -43,9 +43,22 @@ enum { LOOK_MS = 5, ALIGN = 64, TMPFS = 0x01021994, HUGE_PAGE = 2 << 20 };
 
 /* ---- The file ---- */
 
-static const char MAGIC[16] = "tutti content 4";
+static const char MAGIC[16] = "tutti content 5";
 
-enum { NAME, CLASS_NAMES, SAMPLES, ROW, COL, VAL, IDS, LABEL, TARGET, STANDARDISE, SPANS };
+enum {
+    NAME,
+    CLASS_NAMES,
+    SAMPLES,
+    ROW,
+    COL,
+    VAL,
+    IDS,
+    LABEL,
+    TARGET,
+    STANDARDISE,
+    TOKEN_SIZE,
+    SPANS
+};
 
 typedef struct span {
     uint64_t at, size; /* 0: there is no such array */
@@ -114,7 +127,8 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
                                 [IDS] = s->ids,
                                 [LABEL] = s->label,
                                 [TARGET] = s->target,
-                                [STANDARDISE] = s->standardise};
+                                [STANDARDISE] = s->standardise,
+                                [TOKEN_SIZE] = s->token_size};
     const size_t size[SPANS] = {[NAME] = strlen(s->name) + 1,
                                 [CLASS_NAMES] = names->size,
                                 [SAMPLES] = text ? (size_t)s->tokens * sizeof *s->token
@@ -125,7 +139,8 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
                                 [IDS] = rows * (size_t)s->ids_each * sizeof *s->ids,
                                 [LABEL] = rows * (size_t)s->labels * sizeof *s->label,
                                 [TARGET] = rows * (size_t)s->targets * sizeof *s->target,
-                                [STANDARDISE] = each * sizeof *s->standardise};
+                                [STANDARDISE] = each * sizeof *s->standardise,
+                                [TOKEN_SIZE] = (size_t)s->token_sizes * sizeof *s->token_size};
     for (int i = 0; i < SPANS; i++) lay_out(h, &k->span[i], array[i], size[i]);
     memcpy(b->array[which], array, sizeof array);
 }
@@ -216,7 +231,7 @@ static bool sizes_fit(const kept *k, const int64_t *row)
            s[IDS].size == tt_mul_size(tt_mul_size(rows, (size_t)k->ids_each), 4) &&
            (!s[LABEL].size || s[LABEL].size == tt_mul_size(labels, 4)) &&
            (!s[TARGET].size || s[TARGET].size == tt_mul_size(targets, 4)) &&
-           (!s[STANDARDISE].size || s[STANDARDISE].size == each);
+           (!s[STANDARDISE].size || s[STANDARDISE].size == each) && s[TOKEN_SIZE].size % 4 == 0;
 }
 
 /* Lines, or as many windows as there are tokens for. */
@@ -275,6 +290,8 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
     s->targets = k->targets;
     s->classes = (int)k->classes;
     s->standardise = bytes_of(map, &at[STANDARDISE]);
+    s->token_size = bytes_of(map, &at[TOKEN_SIZE]);
+    s->token_sizes = (int)(at[TOKEN_SIZE].size / sizeof *s->token_size);
     if (take_class_names(map, k, s)) return s;
     tt_source_close(s);
     return NULL;

@@ -58,9 +58,14 @@ static uint64_t mix_bytes(uint64_t h, const void *data, size_t n)
     return tt_mix(h ^ n);
 }
 
+void tt_source_name_word(tt_source *s, const void *word, size_t size)
+{
+    s->words = mix_bytes(s->words, word, size);
+}
+
 void tt_source_name_words(tt_source *s, const char *const *word, int count)
 {
-    for (int i = 0; i < count; i++) s->words = mix_bytes(s->words, word[i], strlen(word[i]));
+    for (int i = 0; i < count; i++) tt_source_name_word(s, word[i], strlen(word[i]));
 }
 
 tt_meaning tt_data_meaning(const tt_data *d)
@@ -71,11 +76,6 @@ tt_meaning tt_data_meaning(const tt_data *d)
     for (int64_t c = 0; d->mean && c < d->channels; c++) {
         float pair[2] = {(float)d->mean[c], (float)d->deviation[c]};
         m.scale = mix_bytes(m.scale, pair, sizeof pair);
-    }
-    if (s && s->keep == TT_KEEP_TOKENS && s->class_name) {
-        tt_source named = {0};
-        tt_source_name_words(&named, s->class_name, s->classes);
-        m.words = named.words;
     }
     return m;
 }

@@ -72,6 +72,8 @@ static tt_err set_rows(clicks *c, const tt_node *at, const tt_ints *rows, bool h
                                 (long long)said, i + 1, (long long)have);
         c->below[i] = have;
         c->divide[i] = said ? said : !hashes ? 0 : have ? have : INT32_MAX;
+        have = c->divide[i] ? c->divide[i] : have; /* ids below it stay what they are */
+        tt_source_name_word(c->s, &have, sizeof have);
     }
     return TT_OK;
 }
@@ -292,7 +294,9 @@ static tt_err read_record(clicks *c, int64_t row, const uint8_t *p)
     for (int i = 0; i < CATEGORIES; i++) {
         int at = 1 + NUMBERS + i;
         int32_t v = int_at(p + 4 * at);
-        if (c->ids && !c->divide[i] && (v < 0 || (c->below[i] && v >= c->below[i]))) {
+        if (c->ids && !c->divide[i] && !c->below[i] && c->want->id_rows)
+            v = v < 0 ? -1 : v; /* nobody looks at it */
+        else if (c->ids && !c->divide[i] && (v < 0 || (c->below[i] && v >= c->below[i]))) {
             snprintf(buf, sizeof buf,
                      "is no row of the model's table of %lld; with `rows` it is "
                      "divided by them",

@@ -238,11 +238,12 @@ typedef struct filling {
     int32_t *ids;
     int32_t *label;
     float *target;
+    bool minus;       /* a label is -1 */
     strange *strange; /* (columns) */
 } filling;
 
 static tt_err label_cell(const tt_data_want *want, const tt_csv *r, const column *c, tt_cell cell,
-                         int32_t *out)
+                         int32_t *out, bool *minus)
 {
     char where[128];
     tt_cell word;
@@ -252,6 +253,7 @@ static tt_err label_cell(const tt_data_want *want, const tt_csv *r, const column
     if (!word_cell(c, cell, &word)) return TT_OK;
     if (c->integers) {
         if (!tt_cell_number(word.s, word.n, &v)) return bad_cell(r, c, word, "is no class number");
+        *minus |= v < 0;
         return tt_source_label(want, r->name, where_is(r, c, where, sizeof where), v, out);
     }
     *out = tt_vocab_find(c->vocab, word.s, word.n);
@@ -333,7 +335,7 @@ static tt_err fill_row(const tt_schema *m, const tt_data_want *want, const tt_cs
                 put(f, m, row, c->first + id, 1);
             break;
         case LABEL:
-            err = label_cell(want, r, c, cell, &f->label[row]);
+            err = label_cell(want, r, c, cell, &f->label[row], &f->minus);
             break;
         }
     }
@@ -385,6 +387,7 @@ static tt_err fill_rows(tt_source *s, const tt_schema *m, const tt_data_want *wa
     s->ids = f.ids;
     s->ids_each = m->ids;
     s->label = f.label;
+    s->minus = f.minus;
     s->target = f.target;
     s->targets = m->targets;
     s->count = s->kept = rows;
@@ -450,8 +453,11 @@ static void note_words(tt_source *s, const tt_schema *m)
 {
     for (int i = 0; i < m->count; i++) {
         const column *c = &m->col[i];
-        if ((c->type == CATEGORY || c->type == ID) && c->vocab)
+        if (c->type != CATEGORY && c->type != ID) continue;
+        if (c->vocab)
             tt_source_name_words(s, tt_vocab_words(c->vocab), tt_vocab_count(c->vocab));
+        else
+            tt_source_name_word(s, &c->hash, sizeof c->hash);
     }
 }
 

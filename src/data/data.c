@@ -438,6 +438,25 @@ static tt_err open_train(tt_data *d, const data_keys *k, tt_source_ctx c, bool a
     return err;
 }
 
+/* Do tokens and ids mean the same in both? Of shards that do not say what they are, nobody knows.
+ */
+static tt_err check_alike(const tt_source *train, const tt_source *val)
+{
+    bool tokens = train->keep == TT_KEEP_TOKENS;
+
+    if (tokens != (val->keep == TT_KEEP_TOKENS))
+        return tt_fail(TT_EDATA, "%s has tokens, and %s has none: both sets must be alike",
+                       tokens ? train->name : val->name, tokens ? val->name : train->name);
+    if (tokens && !train->row != !val->row)
+        return tt_fail(TT_EDATA, "%s is read by lines, and %s is not: both sets must be alike",
+                       train->row ? train->name : val->name, train->row ? val->name : train->name);
+    if (train->words && val->words && train->words != val->words)
+        return tt_fail(TT_EDATA,
+                       "the %s of %s mean something else than those of the training set, %s",
+                       tokens ? "tokens" : "ids", val->name, train->name);
+    return TT_OK;
+}
+
 static tt_err open_val(tt_data *d, const data_keys *k, tt_source_ctx c)
 {
     tt_err err;
@@ -446,7 +465,7 @@ static tt_err open_val(tt_data *d, const data_keys *k, tt_source_ctx c)
     c.train = d->train;
     if ((err = open_asked(k->val, "val", c, &d->val))) return err;
     d->part[TT_VAL] = whole_of(d->val);
-    return TT_OK;
+    return d->train ? check_alike(d->train, d->val) : TT_OK;
 }
 
 /* The validation set, and of the training set what that needs. */

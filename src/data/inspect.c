@@ -524,7 +524,7 @@ static bool is_libsvm(const look *l)
 static tt_err tell_text(look *l)
 {
     uint8_t *seen = calloc(TT_CHARS / 8, 1);
-    int64_t chars = 0, lines = 0, bad = 0;
+    int64_t chars = 0, lines = 0, bad = 0, nuls = 0;
     const tt_bytes *f = &l->file;
     size_t shown = 0;
     int distinct = 0;
@@ -540,6 +540,7 @@ static tt_err tell_text(look *l)
         }
         if (++chars <= SHOWN_TEXT) shown = at;
         lines += c == '\n';
+        nuls += c == 0;
     }
     free(seen);
     if (f->size && f->data[f->size - 1] != '\n') lines++;
@@ -553,6 +554,12 @@ static tt_err tell_text(look *l)
         bad ? json_string(tt_arena_printf(
                   l->arena, "%s lines, %s bytes of which are not UTF-8 (tokens: bytes or gpt2)",
                   count_text(l, lines), count_text(l, bad)))
+        : nuls
+            ? json_string(tt_arena_printf(
+                  l->arena,
+                  "%s lines, with %s NUL bytes, which are no characters (tokens: bytes or "
+                  "gpt2)",
+                  count_text(l, lines), count_text(l, nuls)))
             : json_string(tt_arena_printf(l->arena, "%s lines, %s characters, %d different ones",
                                           count_text(l, lines), count_text(l, chars), distinct)));
     return TT_OK;
@@ -643,13 +650,16 @@ static bool is_criteo(const look *l)
     return lines > 0;
 }
 
-/* Tokens would have to be 0, or 1 and 0, wherever a label is. */
+/* Tokens would have to be 0, or 1 and 0, wherever a label is. Of a file that was cut, that must be
+ * so often enough to be no chance. */
 static bool is_dlrm(const tt_bytes *f)
 {
     static const uint8_t no[4] = {0}, yes[4] = {1};
+    enum { ENOUGH = 8 };
 
-    if (!f->size || f->size % CLICK_RECORD) return false;
-    for (size_t at = 0; at < f->size; at += CLICK_RECORD)
+    if (f->size < CLICK_RECORD || (f->size % CLICK_RECORD && f->size / CLICK_RECORD < ENOUGH))
+        return false;
+    for (size_t at = 0; at + 4 <= f->size; at += CLICK_RECORD)
         if (memcmp(f->data + at, no, 4) && memcmp(f->data + at, yes, 4)) return false;
     return true;
 }

@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ typedef struct maker {
     const char **name; /* chars: of each token               */
     FILE *f;
     int64_t tokens;
+    int64_t val_bytes; /* of text, in the part to validate on */
     bool wide;
 } maker;
 
@@ -45,6 +47,10 @@ static tt_err check_out(const char *out)
     int count;
     tt_err err;
 
+    const char *slash = strrchr(out, '/'), *name = slash ? slash + 1 : out;
+
+    if (!strcmp(name, ".") || !strcmp(name, ".."))
+        return tt_fail(TT_EINVAL, "%s: name a folder of its own, which is made", out);
     if (lstat(out, &st)) return TT_OK;
     if (!S_ISDIR(st.st_mode)) return tt_fail(TT_EINVAL, "%s is there, and is no folder", out);
     if ((err = tt_dir_list(out, &names, &count))) return err;
@@ -53,7 +59,18 @@ static tt_err check_out(const char *out)
     return tt_fail(TT_EINVAL, "%s is there and not empty: remove it, or name another folder", out);
 }
 
-/* Makes <out>.part, for us alone, and empties it. */
+/* Does a name look like one of the files that are made here? */
+static bool is_ours(const char *name)
+{
+    static const char *const own[] = {"tokens", "meta.json", "meta.json.tmp"};
+
+    for (int i = 0; i < TT_COUNT(own); i++)
+        if (!strcmp(name, own[i])) return true;
+    return !fnmatch("train-[0-9][0-9][0-9][0-9][0-9][0-9]*.bin", name, 0) ||
+           !fnmatch("val-[0-9][0-9][0-9][0-9][0-9][0-9]*.bin", name, 0);
+}
+
+/* Makes <out>.part, for us alone, and empties it of what an earlier one has left. */
 static tt_err begin_part(maker *m)
 {
     size_t n = strlen(m->o->out);
@@ -72,7 +89,11 @@ static tt_err begin_part(maker *m)
     if ((err = tt_dir_list(m->part, &names, &count))) return err;
     for (int i = 0; i < count && !err; i++) {
         const char *path = tt_arena_printf(m->arena, "%s/%s", m->part, names[i]);
-        if (unlink(path)) err = tt_dir_remove(path);
+        if (!is_ours(names[i]))
+            err = tt_fail(TT_EINVAL, "%s is in the way, and is not of an earlier 'data prepare'",
+                          path);
+        else if (unlink(path))
+            err = tt_fail(TT_EIO, "removing %s: %s", path, strerror(errno));
     }
     tt_dir_free(names, count);
     return err;
@@ -253,15 +274,19 @@ static tt_err write_meta(const maker *m)
     char *text;
     tt_err err;
 
-    j = json_pack("{s:s, s:i, s:I, s:I, s:{s:I, s:i}, s:{s:I, s:i}, s:i, s:s}", "tokens",
-                  kinds[m->kind], "vocab_size", p->vocab, "count", (json_int_t)m->tokens, "bytes",
-                  (json_int_t)p->bytes, "train", "count", (json_int_t)p->tokens[0], "shards",
-                  p->shards[0], "val", "count", (json_int_t)p->tokens[1], "shards", p->shards[1],
+    j = json_pack("{s:s, s:i, s:I, s:I, s:i, s:s}", "tokens", kinds[m->kind], "vocab_size",
+                  p->vocab, "count", (json_int_t)m->tokens, "bytes", (json_int_t)p->bytes,
                   "token_bytes", m->wide ? 4 : 2, "made_by", "tutti " TT_VERSION);
+    for (int i = 0; i < 2; i++)
+        json_object_set_new(
+            j, splits[i],
+            json_pack("{s:I, s:I, s:i}", "count", (json_int_t)p->tokens[i], "bytes",
+                      (json_int_t)(i == TT_VAL ? m->val_bytes : p->bytes - m->val_bytes), "shards",
+                      p->shards[i]));
     if (m->bpe && tt_bpe_end(m->bpe) >= 0)
         json_object_set_new(j, "end_of_text", json_integer(tt_bpe_end(m->bpe)));
-    for (int i = 0; m->name && i < p->vocab; i++) /* U+0000 is a string of one byte, too */
-        json_array_append_new(itos, json_stringn(m->name[i], *m->name[i] ? strlen(m->name[i]) : 1));
+    for (int i = 0; m->name && i < p->vocab; i++)
+        json_array_append_new(itos, json_string(m->name[i]));
     if (m->name) json_object_set(j, "itos", itos);
     json_decref(itos);
     if (!(text = json_dumps(j, JSON_INDENT(2) | JSON_ENSURE_ASCII))) tt_mem_out(1);
@@ -271,8 +296,32 @@ static tt_err write_meta(const maker *m)
     return err;
 }
 
+/* Bytes that n tokens stand for. <|endoftext|> is no text. */
+static int64_t bytes_of(const maker *m, const uint8_t *data, int64_t n)
+{
+    int *size = calloc((size_t)m->made->vocab, sizeof *size);
+    tt_str text = {0};
+    int64_t sum = 0;
+
+    if (!size) tt_mem_out((size_t)m->made->vocab * sizeof *size);
+    for (int32_t k = 0; k < m->made->vocab; k++) {
+        size_t was = text.size;
+        if (m->bpe && k != tt_bpe_end(m->bpe)) (void)tt_bpe_decode(m->bpe, &k, 1, &text);
+        size[k] = m->bpe ? (int)(text.size - was) : m->name ? (int)strlen(m->name[k]) : 1;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t id = 0;
+        memcpy(&id, data + i * (m->wide ? 4 : 2), m->wide ? 4 : 2);
+        sum += size[id];
+    }
+    tt_str_free(&text);
+    free(size);
+    return sum;
+}
+
 static tt_err cut_stream(maker *m)
 {
+    size_t each = m->wide ? 4 : 2;
     int64_t val = m->tokens - (int64_t)((double)m->tokens * (1 - m->o->val)); /* as nanoGPT */
     tt_bytes all;
     tt_err err;
@@ -284,7 +333,8 @@ static tt_err cut_stream(maker *m)
     m->made->tokens[TT_VAL] = val;
     if ((err = tt_file_map(m->stream, &all))) return err;
     err = write_split(m, TT_TRAIN, all.data);
-    if (!err) err = write_split(m, TT_VAL, all.data + (m->tokens - val) * (m->wide ? 4 : 2));
+    if (!err) err = write_split(m, TT_VAL, all.data + (size_t)(m->tokens - val) * each);
+    m->val_bytes = bytes_of(m, all.data + (size_t)(m->tokens - val) * each, val);
     tt_file_release(&all);
     if (!err && unlink(m->stream))
         err = tt_fail(TT_EIO, "removing %s: %s", m->stream, strerror(errno));
@@ -305,6 +355,8 @@ static tt_err check_opts(const tt_prepare_opts *o, int *kind)
     if (o->shard_tokens < 1 || o->shard_tokens > INT32_MAX)
         return tt_fail(TT_EINVAL, "a shard has 1 to %d tokens, not %lld", INT32_MAX,
                        (long long)o->shard_tokens);
+    if (o->tokenizer && *kind != GPT2)
+        return tt_fail(TT_EINVAL, "a tokenizer is for tokens: gpt2, and these are %s", o->tokens);
     if (!*o->out) return tt_fail(TT_EINVAL, "the folder to write to has no name");
     return o->inputs ? check_out(o->out) : tt_fail(TT_EINVAL, "there is no text to prepare");
 }

@@ -575,8 +575,19 @@ tt_err tt_source_open(tt_node *map, const char *what, const tt_source_ctx *c, tt
     if ((err = read_format(map, what, &which))) return err;
     s = tt_source_new();
     if ((err = formats[which].open(map, what, c, s))) goto out;
-    for (int64_t i = 0; s->label && i < s->kept * s->labels; i++)
+    bool ones = false, zeros = false;
+    for (int64_t i = 0; s->label && i < s->kept * s->labels; i++) {
         if (s->label[i] >= s->classes) s->classes = s->label[i] + 1;
+        ones |= s->label[i] == 1, zeros |= s->label[i] == 0;
+    }
+    if (s->minus && ones && !zeros && s->classes == 2 && c->want->classes == 2 &&
+        !c->want->only_x) {
+        err = tt_fail(TT_EDATA,
+                      "%s: its labels are -1 and 1, and -1 stands for 'no label': call the two "
+                      "classes 0 and 1",
+                      s->name);
+        goto out;
+    }
     if (c->want->only_x) {
         s->label = NULL; /* some formats cannot be read without; what is not wanted is not used */
         s->target = NULL;

@@ -49,17 +49,20 @@ typedef struct tt_source {
     int edge;
     struct tt_bpe *bpe; /* of tokens that are GPT-2's; NULL, too, where the content is in common */
     bool nameless;      /* it is not known what tokens stand for: no names, no bytes          */
+    const int32_t *token_size; /* of each of those, bytes that it stands for; NULL: not GPT-2's  */
+    int token_sizes;
 
     const int32_t *ids; /* (kept, ids_each), -1: none; NULL: there are none             */
     int64_t ids_each;
     const int32_t *label;    /* (kept, labels), -1: none; NULL: no labels at all             */
+    bool minus;              /* some of them are -1 in the file, which may be meant as a class */
     const float *target;     /* (kept, targets), NAN in the first: none                      */
     int64_t labels, targets; /* of a row; labels: 1, or of each pixel                     */
     int classes;             /* highest label + 1, or names known                            */
     const char *const *class_name; /* (classes) or NULL                                   */
 
     const bool *standardise; /* csv: features to bring to mean 0, deviation 1; or NULL    */
-    uint64_t words;          /* csv: of the vocabularies that the model is given words by    */
+    uint64_t words;          /* of what ids and tokens stand for; 0: not known, or nothing    */
     tt_schema *schema;       /* csv: so that the validation file uses the same one        */
     int index_base;          /* libsvm: as found in the training file ...                 */
     int label_base;          /* ... TT_LABEL_SIGN, 0 or 1                                 */
@@ -115,6 +118,7 @@ tt_source_fn tt_source_idx, tt_source_npy, tt_source_cifar10, tt_source_cifar100
 /* ---- Helpers of the formats ---- */
 
 /* Adds to s->words. */
+void tt_source_name_word(tt_source *s, const void *word, size_t size);
 void tt_source_name_words(tt_source *s, const char *const *word, int count);
 
 /* Zeroed memory that lives as long as the source: count * each bytes, overflow-checked. */
@@ -222,6 +226,7 @@ tt_err tt_tokens_begin(tt_source *s, const tt_source_ctx *c, size_t text_bytes, 
 /* Does the model have a row, and tell apart, all s->classes of them? */
 tt_err tt_tokens_check(const tt_source *s, const tt_source_ctx *c);
 tt_err tt_tokens_windows(tt_source *s, int64_t window); /* cuts all tokens into samples */
+void tt_source_name_tokens(tt_source *s); /* by their names, or as bytes: sets s->words */
 /* n tokens from the at-th on, wherever they are. */
 void tt_tokens_get(const tt_source *s, int64_t at, int64_t n, int32_t *out);
 
@@ -235,8 +240,8 @@ uint32_t tt_shard_at(const tt_shard *h, int64_t i);
 uint32_t tt_shard_most(const tt_shard *h); /* the highest id in it */
 enum { TT_SHARD_MAGIC = 20240520, TT_SHARD_MAGIC_WIDE = 20240801, TT_SHARD_HEAD = 1024 };
 
-/* What the file meta.json beside `path` says of tokens; *there is false without one. Names are in
- * the arena. */
+/* What the file meta.json beside `path` says of tokens, and of those in that file; *there is false
+ * without one. Names are in the arena. */
 typedef struct tt_tokens_meta {
     bool there;
     const char *path, *kind; /* bytes, chars, gpt2 or another word */
@@ -287,7 +292,8 @@ struct tt_data {
     tt_data_flow flow;
     tt_arena *arena;
     pthread_mutex_t sha_lock;
-    char sha[65]; /* "" until asked for                                                   */
+    char sha[65];          /* "" until asked for                                          */
+    double token_bytes[2]; /* of a split; 0 until asked for                               */
     tt_common common;
 };
 

@@ -179,6 +179,16 @@ static void bytes_to_tokens(tt_source *s, const uint8_t *text, size_t size, bool
     s->classes = lines ? 257 : 256;
 }
 
+void tt_source_name_tokens(tt_source *s)
+{
+    static const char *const bytes[] = {"bytes"};
+
+    if (s->class_name)
+        tt_source_name_words(s, s->class_name, s->classes);
+    else
+        tt_source_name_words(s, bytes, 1);
+}
+
 /* ---- windows and lines ---- */
 
 tt_err tt_tokens_check(const tt_source *s, const tt_source_ctx *c)
@@ -270,6 +280,7 @@ tt_err tt_text_decode(tt_source *s, const tt_source_ctx *c, int kind, bool lines
         bytes_to_tokens(s, text, size, lines, tokens);
     else if ((err = chars_to_tokens(s, c, text, size, lines, tokens)))
         return err;
+    tt_source_name_tokens(s);
     if ((err = tt_tokens_check(s, c))) return err;
     return lines ? cut_lines(s, text, size, kind, c->want->ids)
                  : tt_tokens_windows(s, c->want->ids);
@@ -475,44 +486,45 @@ void tt_fill_tokens(const tt_data *d, const tt_part *p, int64_t sample, tt_place
 
 /* ---- bytes ---- */
 
-/* Of each token. <|endoftext|> is no text, but the end of a line is. */
-static int *size_tokens(const tt_data *d, const tt_source *s)
+/* Bytes that a token stands for, -1: none. The end of a line has one. */
+static int token_size(const tt_source *s, int32_t k)
 {
-    int count = tt_data_token_count(d), *size = calloc((size_t)count + 1, sizeof *size);
-    tt_str text = {0};
-
-    if (!size) tt_mem_out((size_t)count * sizeof *size);
-    for (int k = 0; k < count; k++) {
-        size_t was = text.size;
-        tt_data_decode(d, k, &text);
-        size[k] = (int)(text.size - was);
-    }
-    tt_str_free(&text);
-    if (s->bpe && tt_bpe_end(s->bpe) >= 0) size[tt_bpe_end(s->bpe)] = 0;
-    if (s->row) size[s->edge] = 1;
-    return size;
+    if (s->row && k == s->edge) return 1;
+    if (s->token_size) return k < s->token_sizes ? s->token_size[k] : -1;
+    if (s->class_name) return k < s->classes ? (int)strlen(s->class_name[k]) : -1;
+    return k < 256 ? 1 : -1;
 }
 
-double tt_data_token_bytes(const tt_data *d, tt_split split)
+static double mean_size(const tt_data *d, const tt_part *p)
 {
-    const tt_part *p = &d->part[split];
     const tt_source *s = p->src;
     int64_t bytes = 0, tokens = 0;
 
-    if (!s || s->keep != TT_KEEP_TOKENS || s->text_bytes <= 0 || s->tokens < 1) return 0;
-    if (!is_spelled(text_of(d))) return (double)s->text_bytes / (double)s->tokens;
-    int *size = size_tokens(d, s), count = tt_data_token_count(d);
+    if (!s || s->keep != TT_KEEP_TOKENS || s->tokens < 1) return 0;
+    if (!s->token_size && !is_spelled(s)) return (double)s->text_bytes / (double)s->tokens;
     int32_t *id = malloc((size_t)s->window * 2 * sizeof *id), *label = id + s->window;
     if (!id) tt_mem_out((size_t)s->window * 2 * sizeof *id);
     for (int64_t i = 0; i < p->count; i++) {
         tt_fill_tokens(d, p, tt_part_row(p, i), (tt_place){0}, false, id, label);
         for (int64_t k = 0; k < s->window; k++) {
-            if (label[k] < 0 || label[k] >= count) continue;
-            bytes += size[label[k]];
+            int size = label[k] < 0 ? -1 : token_size(s, label[k]);
+            if (size < 0) continue;
+            bytes += size;
             tokens++;
         }
     }
-    free(size);
     free(id);
     return tokens ? (double)bytes / (double)tokens : 0;
+}
+
+double tt_data_token_bytes(const tt_data *d, tt_split split)
+{
+    tt_data *me = (tt_data *)d; /* a cache, behind its lock */
+    double bytes;
+
+    pthread_mutex_lock(&me->sha_lock);
+    if (!(me->token_bytes[split] > 0)) me->token_bytes[split] = mean_size(d, &d->part[split]);
+    bytes = me->token_bytes[split];
+    pthread_mutex_unlock(&me->sha_lock);
+    return bytes;
 }

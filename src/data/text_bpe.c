@@ -70,6 +70,27 @@ static tt_err encode(tt_source *s, const tt_source_ctx *c, tt_bpe *b, bool lines
     return lines ? TT_OK : tt_tokens_windows(s, c->want->ids);
 }
 
+/* What each token stands for: how many bytes, and of what. <|endoftext|> is no text. */
+static tt_err size_tokens(tt_source *s)
+{
+    int count = tt_bpe_count(s->bpe);
+    tt_str text = {0};
+    int32_t *size;
+    tt_err err;
+
+    if ((err = tt_source_block(s, count, 1, sizeof *size, &size))) return err;
+    for (int32_t k = 0; k < count && !err; k++) {
+        size_t was = text.size;
+        err = tt_bpe_decode(s->bpe, &k, 1, &text);
+        size[k] = k == tt_bpe_end(s->bpe) ? 0 : (int32_t)(text.size - was);
+        if (!err) tt_source_name_word(s, text.data + was, text.size - was);
+    }
+    tt_str_free(&text);
+    s->token_size = size;
+    s->token_sizes = count;
+    return err;
+}
+
 tt_err tt_source_bpe(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *tokenizer)
 {
     const char *path;
@@ -77,7 +98,8 @@ tt_err tt_source_bpe(tt_source *s, const tt_source_ctx *c, const tt_node *at, co
 
     if ((err = tt_source_expand(s->arena, at, tokenizer, &path))) return err;
     if (*path != '/' && *c->dir) path = tt_arena_printf(s->arena, "%s/%s", c->dir, path);
-    return tt_bpe_open(path, &s->bpe);
+    err = tt_bpe_open(path, &s->bpe);
+    return err ? err : size_tokens(s);
 }
 
 tt_err tt_text_bpe(tt_source *s, const tt_source_ctx *c, const tt_node *at, const char *tokenizer,

@@ -163,12 +163,22 @@ static tt_err meta_names(tt_arena *a, const json_t *list, tt_tokens_meta *m)
     return TT_OK;
 }
 
-static tt_err meta_values(tt_arena *a, const json_t *j, tt_tokens_meta *m)
+/* What it says of the split that the file is of, or of all files. */
+static const json_t *meta_part(const json_t *j, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const json_t *part = json_object_get(j, strncmp(name, "val-", 4) ? "train" : "val");
+
+    return json_object_get(part, "bytes") ? part : j;
+}
+
+static tt_err meta_values(tt_arena *a, const json_t *j, const char *path, tt_tokens_meta *m)
 {
     const json_t *vocab = json_object_get(j, "vocab_size"), *itos = json_object_get(j, "itos");
     const char *kind = json_string_value(json_object_get(j, "tokens"));
-    double bytes = (double)json_integer_value(json_object_get(j, "bytes"));
-    double count = (double)json_integer_value(json_object_get(j, "count"));
+    const json_t *part = meta_part(j, path);
+    double bytes = (double)json_integer_value(json_object_get(part, "bytes"));
+    double count = (double)json_integer_value(json_object_get(part, "count"));
 
     if (!json_is_integer(vocab) || json_integer_value(vocab) < 1 ||
         json_integer_value(vocab) > INT32_MAX)
@@ -192,12 +202,11 @@ tt_err tt_tokens_meta_read(tt_arena *a, const char *path, tt_tokens_meta *m)
         .path = tt_arena_printf(a, "%.*smeta.json", slash ? (int)(slash - path + 1) : 0, path)};
     if (!tt_file_exists(m->path)) return TT_OK;
     if (tt_file_read(m->path, META_MOST, &file)) return tt_context(TT_EDATA, "dataset");
-    j = json_loadb((const char *)file.data, file.size, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL,
-                   &why);
+    j = json_loadb((const char *)file.data, file.size, JSON_REJECT_DUPLICATES, &why);
     tt_file_release(&file);
     if (!j) return tt_fail(TT_EDATA, "%s: line %d: %s", m->path, why.line, why.text);
     m->there = true;
-    err = meta_values(a, j, m);
+    err = meta_values(a, j, path, m);
     json_decref(j);
     return err;
 }
@@ -254,6 +263,53 @@ out:
     return err;
 }
 
+static bool same_folder(const char *a, const char *b)
+{
+    const char *end = strrchr(a, '/'), *other = strrchr(b, '/');
+    size_t n = end ? (size_t)(end - a) + 1 : 0;
+
+    return n == (other ? (size_t)(other - b) + 1 : 0) && !strncmp(a, b, n);
+}
+
+/* Files of several folders follow one another: a number must mean the same in all of them. */
+static tt_err check_folder(tt_source *s, const tt_tokens_meta *first, const char *path)
+{
+    tt_tokens_meta m;
+    tt_err err = tt_tokens_meta_read(s->arena, path, &m);
+    bool same;
+
+    if (err || !m.there || !first->there) return err;
+    same = m.vocab == first->vocab && !strcmp(m.kind, first->kind) && !m.name == !first->name;
+    for (int i = 0; same && m.name && i < m.vocab; i++) same = !strcmp(m.name[i], first->name[i]);
+    if (same) return TT_OK;
+    return tt_fail(TT_EDATA,
+                   "%s: its tokens mean something else than those of %s: prepare all texts at once",
+                   m.path, first->path);
+}
+
+/* What has no header may be anything. */
+static tt_err check_plain(const tt_source *s, const tt_shard *h, const char *path)
+{
+    enum { ENOUGH = 16 }; /* to be no chance */
+    bool halves = h->plain && h->count >= ENOUGH && h->count % 2 == 0, zeros = true;
+
+    if (h->plain && !s->shard[0].plain && !strstr(path, ".bin"))
+        return tt_fail(TT_EDATA, "%s has no header as %s has: is it one of the files of tokens?",
+                       path, s->name);
+    for (int64_t i = 0; i < h->count && halves; i++) {
+        if (i % 2)
+            halves = !tt_shard_at(h, i);
+        else
+            zeros &= !tt_shard_at(h, i);
+    }
+    if (halves && !zeros)
+        return tt_fail(TT_EDATA,
+                       "%s: every second token is 0: it has numbers of 32 bits, where 16 are read. "
+                       "'tutti data prepare' makes files that say what they are",
+                       path);
+    return TT_OK;
+}
+
 static tt_err open_all(tt_source *s, const tt_source_ctx *c, const char *const *path, int count)
 {
     tt_tokens_meta m;
@@ -266,8 +322,13 @@ static tt_err open_all(tt_source *s, const tt_source_ctx *c, const char *const *
     s->class_name = m.name;
     s->nameless = !m.name && !(m.there && !strcmp(m.kind, "bytes"));
     s->shard = tt_arena_take(s->arena, (size_t)count * sizeof *s->shard, sizeof(void *));
-    for (int i = 0; i < count; i++)
-        if ((err = open_shard(s, c, &m, path[i]))) return err;
+    for (int i = 0; i < count; i++) {
+        if (i && !same_folder(path[i], path[i - 1]) && (err = check_folder(s, &m, path[i])))
+            return err;
+        if ((err = open_shard(s, c, &m, path[i])) || (err = check_plain(s, &s->shard[i], path[i])))
+            return err;
+    }
+    if (!s->bpe && !s->nameless) tt_source_name_tokens(s);
     s->text_bytes = (int64_t)(m.bytes_per_token * (double)s->tokens);
     if ((err = tt_tokens_check(s, c))) return err;
     return tt_tokens_windows(s, c->want->ids);

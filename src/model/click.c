@@ -209,6 +209,17 @@ static const tt_key deep_keys[] = {
      "behind each hidden layer"},
 };
 
+/* They are of all ids: what has no table would be left out without a word. */
+static tt_err check_tables(const tt_node *args, const tt_ints *rows, int64_t ids)
+{
+    if (rows->count == 1 || rows->count == ids) return TT_OK;
+    return tt_node_fail(
+        tt_node_get(args, "rows"),
+        "rows has %d numbers, and a sample has %lld ids: one number for all, or one "
+        "for each",
+        rows->count, (long long)ids);
+}
+
 static void add_tables(tt_str *out, const char *name, const tt_ints *rows, int64_t dim,
                        const char *more)
 {
@@ -229,12 +240,12 @@ static int add_hidden(tt_str *out, const char *name, const tt_ints *sizes, doubl
     return sizes->count;
 }
 
-tt_err expand_dlrm(tt_node *args, tt_shape input, tt_str *out)
+tt_err expand_dlrm(tt_node *args, tt_shape input, int64_t ids, tt_str *out)
 {
     click_args a = {0};
     tt_err err = tt_node_read(args, "dlrm", dlrm_keys, TT_COUNT(dlrm_keys), &a);
 
-    if (err) return err;
+    if (err || (err = check_tables(args, &a.rows, ids))) return err;
     if (!tt_shape_count(input))
         return tt_node_fail(args, "dlrm takes numbers beside the ids: say input: {features: [13], "
                                   "ids: 26}; without any, take deepfm");
@@ -250,13 +261,14 @@ tt_err expand_dlrm(tt_node *args, tt_shape input, tt_str *out)
 }
 
 /* A linear part and a deep one, added; `fm`: with the dots of all pairs between them. */
-static tt_err expand_deep(const char *name, bool fm, tt_node *args, tt_shape input, tt_str *out)
+static tt_err expand_deep(const char *name, bool fm, tt_node *args, tt_shape input, int64_t ids,
+                          tt_str *out)
 {
     click_args a = {0};
     tt_err err = tt_node_read(args, name, deep_keys, TT_COUNT(deep_keys), &a);
     bool numbers = tt_shape_count(input) > 0;
 
-    if (err) return err;
+    if (err || (err = check_tables(args, &a.rows, ids))) return err;
     if (numbers) tt_str_add(out, "- flatten: {name: numbers}\n"); /* a name for them */
     add_tables(out, "wide.embeddings", &a.rows, 1, ", std: 0");
     tt_str_add(out, "- sum: {name: wide.ids}\n");
@@ -273,12 +285,12 @@ static tt_err expand_deep(const char *name, bool fm, tt_node *args, tt_shape inp
     return TT_OK;
 }
 
-tt_err expand_wide_deep(tt_node *args, tt_shape input, tt_str *out)
+tt_err expand_wide_deep(tt_node *args, tt_shape input, int64_t ids, tt_str *out)
 {
-    return expand_deep("wide_deep", false, args, input, out);
+    return expand_deep("wide_deep", false, args, input, ids, out);
 }
 
-tt_err expand_deepfm(tt_node *args, tt_shape input, tt_str *out)
+tt_err expand_deepfm(tt_node *args, tt_shape input, int64_t ids, tt_str *out)
 {
-    return expand_deep("deepfm", true, args, input, out);
+    return expand_deep("deepfm", true, args, input, ids, out);
 }

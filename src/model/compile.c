@@ -73,7 +73,8 @@ static call *new_call(builder *b, call_kind kind, int at)
     c->own = l->shared;
     c->rows = 1;
     memcpy(c->param, l->param, sizeof c->param);
-    c->train_params = l->param_count && !l->frozen;
+    for (int i = 0; i < l->param_count && !l->frozen; i++) /* all may be another's that is frozen */
+        c->train_params |= !b->g->params[l->param[i]].frozen;
     c->args = l->args;
     c->c = shape_c(l->in);
     c->hw = shape_hw(l->in);
@@ -560,10 +561,14 @@ static void add_flatten(builder *b, int at)
         in_layout(b, l->input[0], want); /* the same memory under another shape */
 }
 
-/* Is the tensor what a dense layer or convolution gives, and does nobody read it? */
-static bool comes_to_loss_alone(const builder *b, int t)
+/* Is the tensor what a dense layer or convolution gives, and does nobody else read it? Another loss
+ * may want it in another layout. */
+static bool comes_to_loss_alone(const builder *b, int t, const loss *l)
 {
     bool given = false;
+
+    for (int i = 0; i < b->g->loss_count; i++)
+        if (&b->g->losses[i] != l && b->g->losses[i].input == l->input) return false;
 
     for (int i = 0; i < b->m->call_count; i++) {
         const call *c = &b->m->calls[i];
@@ -581,7 +586,8 @@ static void add_loss(builder *b, int i)
     /* Where it judges pixels, the classes of each lie side by side. */
     bool pixels = b->g->layers[l->input].out.rank == 3 && l->target == BY_LABEL;
     int t = in_layout(b, l->input, pixels ? TT_NHWC : TT_PLAIN);
-    if (b->m->k->precision == TT_IN_BF16 && comes_to_loss_alone(b, t)) b->m->tensors[t].wide = true;
+    if (b->m->k->precision == TT_IN_BF16 && comes_to_loss_alone(b, t, l))
+        b->m->tensors[t].wide = true;
     t = converted(b, t, true);
     call *c = new_call(b, CALL_LOSS, -1);
     c->loss = i;

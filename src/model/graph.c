@@ -280,7 +280,7 @@ static tt_err read_preset(graph *g, const char *name, tt_node *at, tt_node *args
 {
     tt_str text = {0};
     tt_tree *tree = NULL;
-    tt_err err = preset_expand(name, args, graph_shape(g, *prev), &text);
+    tt_err err = preset_expand(name, args, graph_shape(g, *prev), g->ids, &text);
 
     if (!err) err = tt_tree_parse(name, text.data, text.size, &tree);
     if (!err) {
@@ -417,7 +417,11 @@ static tt_err read_loss(graph *g, tt_node *n)
         for (int i = 0; i < d; i++) w[i] = (float)a.class_weights.item[i];
         l->class_weight = w;
     }
-    if (l->target == BY_LABEL && g->judged < 0) g->judged = g->loss_count;
+    /* Of several the one that judges what the model puts out. */
+    int last = g->layer_count - 1;
+    if (l->target == BY_LABEL &&
+        (g->judged < 0 || (l->input == last && g->losses[g->judged].input != last)))
+        g->judged = g->loss_count;
     g->loss_count++;
     return TT_OK;
 }
@@ -454,10 +458,25 @@ static tt_err freeze_by_name(graph *g, const tt_strings *globs, tt_node *at)
             if (fnmatch(globs->item[i], l->name, 0)) continue;
             hits++;
             l->frozen = true;
-            for (int p = 0; p < l->param_count; p++) g->params[l->param[p]].frozen = true;
+            for (int p = l->shared; p < l->param_count; p++) g->params[l->param[p]].frozen = true;
             if (l->table) g->tables[l->table - 1].frozen = true;
         }
         if (!hits) return tt_node_fail(at, "freeze: no layer is called '%s'", globs->item[i]);
+    }
+    return TT_OK;
+}
+
+/* Weights that are another layer's are frozen there or nowhere. */
+static tt_err check_frozen(const graph *g)
+{
+    for (int k = 0; k < g->layer_count; k++) {
+        const layer *l = &g->layers[k];
+        for (int p = 0; p < l->shared && l->frozen; p++)
+            if (!g->params[l->param[p]].frozen)
+                return tt_node_fail(l->at,
+                                    "'%s' is frozen, but its weights are those of another layer "
+                                    "('%s'), which is not: freeze that one",
+                                    l->name, g->params[l->param[p]].name);
     }
     return TT_OK;
 }
@@ -533,5 +552,6 @@ tt_err graph_read(tt_node *model, tt_arena *arena, bool tables, graph *g)
     for (int i = 0; i < (list ? a.loss->count : 1); i++)
         if ((err = read_loss(g, list ? a.loss->item[i] : a.loss))) return err;
     if ((err = check_targets(g))) return err;
-    return freeze_by_name(g, &a.freeze, tt_node_get(model, "freeze"));
+    err = freeze_by_name(g, &a.freeze, tt_node_get(model, "freeze"));
+    return err ? err : check_frozen(g);
 }

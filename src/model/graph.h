@@ -110,10 +110,10 @@ tt_err need_rank(const layer *l, int rank); /* of its input: 1, or 3 for images 
 param_init init_of(int choice, double fan_in, double fan_out);
 bool is_preset(const char *name);
 /* YAML text of the layers a preset stands for. */
-tt_err preset_expand(const char *name, tt_node *args, tt_shape input, tt_str *out);
-tt_err expand_dlrm(tt_node *args, tt_shape input, tt_str *out);
-tt_err expand_wide_deep(tt_node *args, tt_shape input, tt_str *out);
-tt_err expand_deepfm(tt_node *args, tt_shape input, tt_str *out);
+tt_err preset_expand(const char *name, tt_node *args, tt_shape input, int64_t ids, tt_str *out);
+tt_err expand_dlrm(tt_node *args, tt_shape input, int64_t ids, tt_str *out);
+tt_err expand_wide_deep(tt_node *args, tt_shape input, int64_t ids, tt_str *out);
+tt_err expand_deepfm(tt_node *args, tt_shape input, int64_t ids, tt_str *out);
 
 /* Arguments, as compile.c reads them back. */
 typedef struct dense_args {

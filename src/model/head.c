@@ -71,7 +71,8 @@ static void look_at_block(tt_run *r, const call *head, const float *score, int64
         for (int64_t k = 0; k < d && fine; k++) fine = isfinite(score[i * d + k]);
         if (fine) continue;
         f->layer = r->m->g.layers[head->layer].name;
-        if (seen && seen <= TT_FAULT_SAMPLES && f->sample[seen - 1] == sample) continue;
+        if (seen && f->last == sample) continue;
+        f->last = sample;
         if (seen < TT_FAULT_SAMPLES) f->sample[seen] = sample;
         f->samples++;
     }

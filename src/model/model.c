@@ -159,6 +159,13 @@ tt_wants tt_model_wants(const tt_model *m)
     return w;
 }
 
+const char *tt_model_judged_by(const tt_model *m)
+{
+    int i = m->g.judged;
+
+    return i < 0 || m->g.losses[i].input != m->g.layer_count - 1 ? "" : tt_model_loss_name(m, i);
+}
+
 int tt_model_plain_loss(const tt_model *m)
 {
     const loss *l = m->g.judged < 0 ? NULL : &m->g.losses[m->g.judged];

@@ -90,6 +90,8 @@ int tt_model_layer_count(const tt_model *m);
 tt_layer_info tt_model_layer(const tt_model *m, int i);
 int tt_model_loss_count(const tt_model *m);
 const char *tt_model_loss_name(const tt_model *m, int i); /* "softmax_cross_entropy" */
+/* Of the loss that compares the last layer with labels; "": there is none. */
+const char *tt_model_judged_by(const tt_model *m);
 
 /* The calls it was compiled to, one line each with kernel, layout and shape: `tutti summary
  * --calls`. */
@@ -192,7 +194,8 @@ typedef struct tt_fault {
     const char *layer; /* "input", "loss", or its name, which is the model's */
     bool backward;
     int samples;                  /* of the batch that it is in; 0: not told apart ... */
-    int sample[TT_FAULT_SAMPLES]; /* ... and the first of them                         */
+    int sample[TT_FAULT_SAMPLES]; /* ... and the first of them ...                     */
+    int last;                     /* ... and the one that was counted last             */
 } tt_fault;
 bool tt_run_probe(tt_run *r, const tt_batch *in, float *grad, uint64_t seed, tt_fault *out);
 

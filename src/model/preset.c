@@ -205,12 +205,12 @@ bool is_preset(const char *name)
            !strcmp(name, "dlrm") || !strcmp(name, "wide_deep") || !strcmp(name, "deepfm");
 }
 
-tt_err preset_expand(const char *name, tt_node *args, tt_shape input, tt_str *out)
+tt_err preset_expand(const char *name, tt_node *args, tt_shape input, int64_t ids, tt_str *out)
 {
     return !strcmp(name, "mlp")         ? expand_mlp(args, input, out)
            : !strcmp(name, "gpt")       ? expand_gpt(args, out)
-           : !strcmp(name, "dlrm")      ? expand_dlrm(args, input, out)
-           : !strcmp(name, "wide_deep") ? expand_wide_deep(args, input, out)
-           : !strcmp(name, "deepfm")    ? expand_deepfm(args, input, out)
+           : !strcmp(name, "dlrm")      ? expand_dlrm(args, input, ids, out)
+           : !strcmp(name, "wide_deep") ? expand_wide_deep(args, input, ids, out)
+           : !strcmp(name, "deepfm")    ? expand_deepfm(args, input, ids, out)
                                         : expand_resnet(args, out);
 }

@@ -226,7 +226,6 @@ static tt_factors factors_at(const tt_settings *s, int64_t step, double unbias)
         .scale = 1,
         .momentum = (float)s->momentum,
         .fresh = step ? (float)(1 - s->dampening) : 1,
-        .initial = step ? 0 : (float)s->initial,
         .beta = {(float)s->beta[0], (float)beta2},
         .rest = {(float)(1 - s->beta[0]), (float)(1 - beta2)},
         .unbias = {(float)unbias, (float)(1 / sqrt(1 - tt_power(s->beta[1], step + 1)))},
@@ -250,7 +249,6 @@ void tt_optim_begin(tt_optim *o, int64_t step, double weight, double samples)
     r->lr = lr_of(o, &r->set, step);
     r->unbias = 1 / (1 - tt_power(r->set.beta[0], step + 1));
     r->factors = factors_at(&r->set, step, r->unbias);
-    r->factors.initial = 0; /* a record has it from its beginning */
     r->factors.fresh = (float)(1 - r->set.dampening);
 }
 
@@ -482,9 +480,10 @@ bool tt_optim_rows_decay(const tt_optim *o)
 {
     const tt_settings *s = &o->rows.set;
 
-    for (int i = 0; i < o->rows.count && !o->rows.own; i++) {
+    for (int i = 0; i < o->rows.count; i++) {
         const tt_plan *p = &o->plans[o->rows.first + i];
-        if (!p->frozen && (p->l2 != 0 || p->l1 != 0 || p->weight_decay != 0)) return true;
+        if (p->frozen || (o->rows.own && !p->decay_given)) continue;
+        if (p->l2 != 0 || p->l1 != 0 || p->weight_decay != 0) return true;
     }
     return o->rows.own && (s->l2 != 0 || s->l1 != 0 || s->weight_decay != 0);
 }

@@ -44,7 +44,8 @@ int tt_optim_slots(const tt_optim *o);        /* state vectors of the parameters
 const char *tt_optim_slot_name(const tt_optim *o,
                                int slot);            /* "momentum", "exp_avg", for checkpoints */
 double tt_optim_lr(const tt_optim *o, int64_t step); /* of step 0, 1, 2, ...: pure */
-double tt_optim_initial(const tt_optim *o); /* what its state begins with; of most it is 0 */
+/* What the state vectors begin with: who makes them puts it there. Of most rules it is 0. */
+double tt_optim_initial(const tt_optim *o);
 
 int tt_optim_piece_count(const tt_optim *o);
 tt_piece tt_optim_piece(const tt_optim *o, int i);

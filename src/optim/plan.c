@@ -237,6 +237,7 @@ static tt_err apply_group(const tt_node *n, const group *g, const tt_settings *s
         if (!isnan(g->lr)) p->lr = g->lr;
         if (!is_decayed(s, params[i].role)) continue;
         decayed++;
+        p->decay_given |= decays;
         if (!isnan(g->l2)) p->l2 = g->l2;
         if (!isnan(g->l1)) p->l1 = g->l1;
         if (!isnan(g->weight_decay)) p->weight_decay = g->weight_decay;

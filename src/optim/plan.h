@@ -31,6 +31,7 @@ typedef struct tt_plan {
     bool adapt;                  /* LAMB's ratio scales it                        */
     double lr;                   /* multiplies the learning rate                  */
     double l2, l1, weight_decay; /* 0 where the tensor's role exempts it          */
+    bool decay_given;            /* by a group                                    */
     float stat_momentum;
     int dim;                /* of a row, if it has two dimensions            */
     int piece, piece_count; /* its pieces, one after the other               */

@@ -121,11 +121,11 @@ BODY adagrad_body(const tt_chunk *c, const tt_factors *f)
     OPEN(c, f);
     const float *s = c->s_old[0];
     float *s_new = c->s_new[0];
-    const float initial = f->initial, eps = f->eps;
+    const float eps = f->eps;
 
     EACH
     {
-        float x = g[i] * scale, b = s[i] + initial + x * x;
+        float x = g[i] * scale, b = s[i] + x * x;
         s_new[i] = b;
         w_new[i] = w[i] - (shrink * w[i] + lr * (x / (sqrtf(b) + eps)));
     }

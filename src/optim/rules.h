@@ -34,7 +34,6 @@ typedef struct tt_factors {
     float shrink;    /* of the weight, decoupled: lr * weight_decay                             */
     float momentum;  /* SGD, RMSprop                                                            */
     float fresh;     /* SGD: 1 - dampening, what the gradient adds to the momentum              */
-    float initial;   /* Adagrad: added to the sum before the first step                         */
     float beta[2];   /* Adam, LAMB; RMSprop's alpha is beta[1]                                  */
     float rest[2];   /* 1 - beta, from doubles: in floats it would lose its last bits           */
     float unbias[2]; /* LAMB: 1 / (1 - beta1^t); both: 1 / sqrt(1 - beta2^t)                    */

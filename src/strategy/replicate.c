@@ -255,7 +255,7 @@ static bool run_unit(tt_strategy *s, int me, int u, const tt_batch *from, int sk
         double begun = tt_clock_s();
         bool spoil = TT_FAILPOINT("step.nan") && in.n;
         if (spoil && in.x) *(float *)(uintptr_t)in.x = NAN;
-        if (!run_part(s, me, &in, grad, i > 0, last && i == parts - 1, s->backup_of[u], reduced))
+        if (!run_part(s, me, &in, grad, a > 0, last && i == parts - 1, s->backup_of[u], reduced))
             return false;
         const tt_result *r = tt_run_result(tt_crew_run(s->crew, me));
         tt_result_add(to, r);

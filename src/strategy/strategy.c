@@ -371,7 +371,8 @@ void tt_strategy_init(tt_strategy *s)
 
     tt_model_init(s->model, s->seed, st.w);
     rows_clear(s);
-    for (int i = 0; i < s->slot_count; i++) memset(st.slot[i], 0, (size_t)s->size * sizeof(float));
+    for (int i = 0; i < s->slot_count; i++)
+        for (int64_t k = 0; k < s->size; k++) st.slot[i][k] = (float)tt_optim_initial(s->optim);
 }
 
 int tt_strategy_half(const tt_strategy *s)

@@ -20,18 +20,23 @@ static bool ends(const char *name, const char *end)
 
 /* ---- Names and shapes ---- */
 
-bool hf_is(const tt_tensors *file)
+bool hf_is(const tt_tensors *file, bool *turns)
 {
+    bool named = false, shaped = false;
+
+    *turns = false;
     for (int i = 0; i < tt_tensors_count(file); i++) {
         const tt_entry *e = tt_tensors_at(file, i);
-        if (!strcmp(e->name, "transformer.wte.weight")) return true;
-        if (ends(e->name, ".attn.c_attn.weight") && e->rank == 2 && e->shape[1] > e->shape[0])
-            return true;
+        named |= !strcmp(e->name, "transformer.wte.weight");
+        if (!ends(e->name, ".attn.c_attn.weight") || e->rank != 2) continue;
+        shaped = true;
+        *turns |= e->shape[1] > e->shape[0];
     }
-    return false;
+    if (!shaped) *turns = named;
+    return named || *turns;
 }
 
-hf_use hf_means(char *name)
+hf_use hf_means(char *name, bool turns)
 {
     char end[32];
 
@@ -39,7 +44,7 @@ hf_use hf_means(char *name)
     if (ends(name, ".attn.bias") || ends(name, ".attn.masked_bias")) return HF_IGNORE;
     for (int i = 0; i < TT_COUNT(turned); i++) {
         snprintf(end, sizeof end, ".%s.weight", turned[i]);
-        if (!strncmp(name, "h.", 2) && ends(name, end)) return HF_TURN;
+        if (!strncmp(name, "h.", 2) && ends(name, end)) return turns ? HF_TURN : HF_TAKE;
     }
     return HF_TAKE;
 }
@@ -251,7 +256,7 @@ static void put_param(parcel *p, const tt_param *q, const float *w)
     float *to = p->turned + p->turned_count;
 
     snprintf(name, sizeof name, "%s", q->name);
-    if (hf_means(name) != HF_TURN) {
+    if (hf_means(name, true) != HF_TURN) {
         put(p, q->name, q->shape, q->rank, w + q->at);
         return;
     }

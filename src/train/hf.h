@@ -9,11 +9,13 @@
 
 #include "train.h"
 
-bool hf_is(const tt_tensors *file); /* is it in this layout? */
+/* Is it in this layout? Others that are so named have their dense layers as ours are: *turns says.
+ */
+bool hf_is(const tt_tensors *file, bool *turns);
 
 /* What one of its tensors is to us. `name` becomes our name of it. */
 typedef enum hf_use { HF_TAKE, HF_TURN, HF_IGNORE } hf_use;
-hf_use hf_means(char *name);
+hf_use hf_means(char *name, bool turns);
 
 /* Numbers (rows, columns) become (columns, rows). */
 void hf_turn(const float *from, int64_t rows, int64_t columns, float *to);

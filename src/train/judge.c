@@ -2,6 +2,7 @@
  * added in the order of the parts, so that it does not matter who ran what. Where there are two
  * classes the scores of all rows go the same way, for the area under the ROC curve. Of pixels the
  * classes are counted, in whole numbers: whose counts are added to whose does not matter at all. */
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -284,6 +285,12 @@ static tt_err gather(judge *j, const hearing *h)
     tt_result *mine = j->gathered + j->world->rank * each;
     tt_err err;
 
+    /* A message has at most so many bytes. */
+    if (each * (int64_t)sizeof *mine > INT_MAX ||
+        (j->columns && each * (int64_t)(sheet_size(j) * sizeof *j->sheets) > INT_MAX))
+        return tt_fail(TT_EINVAL,
+                       "the results of the validation are more than 2 GB for a worker: validate on "
+                       "fewer samples, or with more workers");
     memcpy(mine, j->parts + h->first, (size_t)(h->end - h->first) * sizeof *mine);
     err = tt_group_gather(all, mine, (size_t)each * sizeof *mine, j->gathered);
     if (!err && j->columns)

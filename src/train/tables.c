@@ -7,6 +7,7 @@
  * same rows as parameters, and the other way round. What of a table is not on disk is told by
  * `<name>.table`: a hash of how its first row begins, for what nobody has named follows from
  * train.seed and the layer's init, and how many rows each of its parts has. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -80,7 +81,7 @@ void tables_tell(const tt_trainer *t)
     else if (!t->table_count && t->conf.tables)
         tt_warn("train.tables is for layers that are sparse, and the model has none");
     if (t->table_count && tt_optim_rows_decay(t->optim))
-        tt_info("l2, l1 and weight_decay do not apply to rows of tables: they would change every "
+        tt_warn("l2, l1 and weight_decay do not apply to rows of tables: they would change every "
                 "row with each step; with sparse: false they do");
 }
 
@@ -338,6 +339,8 @@ tt_err tables_put(tt_trainer *t, int i, const tt_entry *rows, const tt_entry *va
     float *w = NULL;
     tt_err err = take_floats(values, n, m->dim, &w);
 
+    for (int64_t k = 0; k < n * m->dim && !err; k++)
+        if (!isfinite(w[k])) err = tt_fail(TT_ECKPT, "%s has numbers that are not finite", m->name);
     if (!err) err = put_records(t, i, rows, n, &w, 1);
     free(w);
     return err;

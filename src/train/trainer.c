@@ -147,6 +147,21 @@ static void judge_early_stop(tt_trainer *t)
     }
 }
 
+/* A goal that is no number is never reached: nothing is called the best, nothing ends early. */
+static void tell_goals(tt_trainer *t)
+{
+    const goal *goals[] = {&t->conf.early, &t->save.best};
+
+    for (int i = 0; i < TT_COUNT(goals) && !t->told_goal && !t->world->rank; i++) {
+        if (!goals[i]->sign || !is_val(goals[i]) || !isnan(metric_of(t, goals[i]))) continue;
+        t->told_goal = true;
+        tt_warn("%s is no number: %s", goals[i]->metric,
+                strcmp(goals[i]->metric, "val.auc") ? "the validation gives none"
+                                                    : "it takes samples of both classes, and "
+                                                      "scores that are numbers");
+    }
+}
+
 static tt_err validate(tt_trainer *t)
 {
     tt_vital_set(t->opts.vital, TT_PHASE_JUDGE, t->step);
@@ -156,6 +171,7 @@ static tt_err validate(tt_trainer *t)
     if (err) return err;
     t->last_validate = tt_clock_s();
     t->progress.validated = true;
+    tell_goals(t);
     report_validation(t);
     return TT_OK;
 }

@@ -183,6 +183,7 @@ struct tt_trainer {
     int64_t trace_from, trace_to;
     int64_t early_bad;
     bool early_end; /* it did not get better for long enough */
+    bool told_goal; /* that one is no number */
     double early_best, best;
     double final_loss;
 

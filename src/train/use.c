@@ -1,4 +1,5 @@
 /* use: what was trained, at work: evaluating, predicting, exporting. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -358,6 +359,9 @@ tt_err tt_use_next(tt_use *u, const int32_t *token, int n, float *out)
     tt_crew_pass(u->crew, 0, TT_PASS_PREDICT, &w->batch);
     if ((err = tt_run_output(tt_crew_run(u->crew, 0), u->layer, u->scores, &got))) return err;
     memcpy(out, u->scores + (n - 1) * classes, (size_t)tt_use_next_most(u) * sizeof *out);
+    for (int i = 0; i < tt_use_next_most(u); i++)
+        if (!isfinite(out[i]))
+            return tt_fail(TT_EDIVERGED, "the model's scores are not finite: its weights are bad");
     return TT_OK;
 }
 

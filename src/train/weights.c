@@ -41,8 +41,9 @@ tt_err meaning_compare(const char *path, tt_meaning was, tt_meaning now)
 {
     if (was.words && now.words && was.words != now.words)
         return tt_fail(TT_EDATA,
-                       "%s was trained with other words or characters than the training data has "
-                       "now, so that ids would stand for something else: data.train has changed",
+                       "%s was trained with other words, characters or buckets than the data has "
+                       "now, so that ids would stand for something else: `data` has changed, or "
+                       "its files",
                        path);
     if (was.scale && now.scale && was.scale != now.scale)
         tt_warn("%s was trained with other means and deviations than the training data has now: "
@@ -196,6 +197,7 @@ typedef struct loading {
     const tt_tensors *file;
     const tt_node *rules;
     bool hf, partial;
+    bool turns;     /* hf: its dense layers are stored turned */
     bool lone_head; /* hf: there is lm_head, but not wte, which is the same */
     const tt_param *params;
     int count, taken;
@@ -328,7 +330,8 @@ static tt_err take_rest(loading *l, const tt_entry *e, const char *name)
     tt_err err;
 
     if (wte >= l->count) wte = -1; /* a table: nothing is tied to it */
-    if ((wte < 0 && strcmp(name + tail, ".bias")) || (wte >= 0 && n != l->params[wte].n)) {
+    if (e->type > TT_BF16 || (wte < 0 && strcmp(name + tail, ".bias")) ||
+        (wte >= 0 && n != l->params[wte].n)) {
         list_add(&l->extra, "%.200s", e->name);
         return TT_OK;
     }
@@ -353,7 +356,7 @@ static int param_of(const loading *l, const tt_entry *e, char *name, size_t size
     int k;
 
     renamed(l->rules, e->name, name, size);
-    *use = l->hf ? hf_means(name) : HF_TAKE;
+    *use = l->hf ? hf_means(name, l->turns) : HF_TAKE;
     k = *use == HF_IGNORE ? -1 : find_param(l, name);
     if (k < 0 && l->lone_head && !strcmp(name, "lm_head.weight")) k = find_param(l, "wte.weight");
     return k;
@@ -383,14 +386,20 @@ static tt_err take_all(loading *l)
     return err;
 }
 
-/* To train on from them would be blamed on the learning rate. */
-static tt_err check_finite(const loading *l)
+/* To train on from them would be blamed on the learning rate. To look at what they give is another
+ * matter. */
+static tt_err check_finite(const loading *l, bool ours)
 {
-    for (int k = 0; k < l->count && l->t; k++)
-        for (int64_t i = 0; i < l->params[k].n; i++)
-            if (!isfinite(l->w[l->params[k].at + i]))
+    for (int k = 0; k < l->count; k++)
+        for (int64_t i = 0; i < l->params[k].n; i++) {
+            if (isfinite(l->w[l->params[k].at + i])) continue;
+            if (l->t)
                 return tt_fail(TT_ECKPT, "%s: %s has numbers that are not finite", l->path,
                                l->params[k].name);
+            if (!ours) /* a checkpoint says so itself */
+                tt_warn("%s: %s has numbers that are not finite", l->path, l->params[k].name);
+            return TT_OK;
+        }
     return TT_OK;
 }
 
@@ -419,7 +428,7 @@ static tt_err know_layout(loading *l, const source *s, const tt_model *m)
 {
     tt_err err;
 
-    l->hf = s->opened && hf_is(s->file);
+    l->hf = s->opened && hf_is(s->file, &l->turns);
     if (!l->hf) return TT_OK;
     l->lone_head = !tt_tensors_find(s->file, "wte.weight") &&
                    !tt_tensors_find(s->file, "transformer.wte.weight");
@@ -454,7 +463,7 @@ tt_err weights_load(const char *path, const tt_node *rules, bool partial, const 
     l.file = s.file;
     if (!err && said) *said = meaning_of(s.ckpt ? tt_ckpt_meta(s.ckpt) : NULL);
     if (!err && !(err = know_layout(&l, &s, m)) && !(err = take_all(&l)) && !(err = tell(&l)))
-        err = check_finite(&l);
+        err = check_finite(&l, s.ckpt != NULL);
     source_close(&s);
     tt_str_free(&l.missing.text);
     tt_str_free(&l.extra.text);

@@ -1,14 +1,14 @@
 /* dense_dx: the gradient of a dense layer's input by the weights as they are.
  *
  * A packed copy for this product would be as large as the weights, and of a layer with many rows it
- * is not needed: a block of the weights that stays in L2 is brought into panels (panel.h) as it is
- * read, which serves for so many rows that it costs little. While a block is multiplied, the next
- * one is fetched. The sum over outputs runs in blocks of SUM, whatever the number of rows. */
+ * is not needed: a block of the weights is brought into panels (panel.h) as it is read, which
+ * serves for so many rows that it costs little. While a block is multiplied, the next one is
+ * fetched. The sum over outputs runs in blocks of SUM, whatever the number of rows. */
 #include "tensor/simd/panel.h"
 
 enum {
     SUM = VW == 16 ? 128 : 320, /* rows of a panel that stay in L1 */
-    ROWS = 384,                 /* of dx and dy, at a time         */
+    ROWS = VW == 16 ? 384 : 96, /* of dx and dy, at a time: dy stays in L2 */
     COLUMNS = 1024,             /* of the weights                  */
 };
 
@@ -42,17 +42,17 @@ void TT_SIMD(dense_dx)(const tt_conv *conv, const tt_conv_args *a)
     float *panels = a->scratch;
     ahead next;
 
-    for (int64_t m0 = 0; m0 < a->n; m0 += ROWS)
-        for (int j0 = 0; j0 < c; j0 += COLUMNS)
-            for (int k0 = 0; k0 < o; k0 += SUM) {
-                int m = (int)(a->n - m0 < ROWS ? a->n - m0 : ROWS), k = min_int(SUM, o - k0),
-                    n = min_int(COLUMNS, c - j0), more = min_int(SUM, o - k0 - k);
-                const float *w = a->w + (int64_t)k0 * c + j0;
-                pack(w, c, k, n, panels);
-                /* Only where it lies in one piece: else it would be too much. */
-                ahead_set(&next, w + (int64_t)k * c, n == c ? (size_t)more * (size_t)n : 0,
-                          (size_t)ceil_div(m, TILE_M) * (size_t)panels_of(n));
-                multiply_ahead(m, n,
+    for (int j0 = 0; j0 < c; j0 += COLUMNS)
+        for (int k0 = 0; k0 < o; k0 += SUM) {
+            int n = min_int(COLUMNS, c - j0), k = min_int(SUM, o - k0),
+                more = min_int(SUM, o - k0 - k);
+            const float *w = a->w + (int64_t)k0 * c + j0;
+            pack(w, c, k, n, panels);
+            /* Only where it lies in one piece: else it would be too much. */
+            ahead_set(&next, w + (int64_t)k * c, n == c ? (size_t)more * (size_t)n : 0,
+                      (size_t)ceil_div(a->n, TILE_M) * (size_t)panels_of(n));
+            for (int64_t m0 = 0; m0 < a->n; m0 += ROWS)
+                multiply_ahead((int)(a->n - m0 < ROWS ? a->n - m0 : ROWS), n,
                                (product){.k = k,
                                          .a = a->dy + m0 * o + k0,
                                          .am = o,
@@ -62,5 +62,5 @@ void TT_SIMD(dense_dx)(const tt_conv *conv, const tt_conv_args *a)
                                          .ldc = c,
                                          .add = a->dx_add || k0},
                                &next);
-            }
+        }
 }

@@ -152,7 +152,7 @@ static void row_loss(tt_loss_args *a, int row)
     case TT_LOSS_BCE:
         if (a->label) asked = (float)label, target = &asked;
         a->loss += mean_row(a, target, x, dx, true);
-        if (a->d == 1) a->rows++, a->correct += (*x > 0) == (*target > 0.5f);
+        if (a->d == 1) a->rows++, a->correct += !isnan(*x) && (*x > 0) == (*target > 0.5f);
         break;
     }
     if (a->label && a->kind != TT_LOSS_BCE) {

@@ -54,20 +54,8 @@ static ALWAYS_INLINE void blend(const tt_upsample_args *a, const corners *c, con
     }
 }
 
-/* Two of the corners may be the same: one is added after the other. */
-static ALWAYS_INLINE void spread(const tt_upsample_args *a, const corners *c, const tt_act *dy,
-                                 tt_act *dx)
-{
-    for (int64_t i = 0; i < a->inner; i += VW) {
-        int take = vtake(i, a->inner);
-        vf g = vload_n(dy + i, take);
-        for (int k = 0; k < (a->bilinear ? 4 : 1); k++)
-            vput_n(dx + c->at[k] + i, g * c->share[k], take, true);
-    }
-}
-
-/* Over all outputs, in their order: from `x` to `y`, or back from `y`'s gradient to `x`'s. */
-static ALWAYS_INLINE void each_output(const tt_upsample_args *a, bool back)
+/* Over all outputs, in their order. */
+void TT_SIMD(upsample_forward)(const tt_upsample_args *a)
 {
     int64_t image = (int64_t)a->h * a->w * a->inner, at = 0;
 
@@ -77,21 +65,59 @@ static ALWAYS_INLINE void each_output(const tt_upsample_args *a, bool back)
             for (int x = 0; x < a->w; x++)
                 for (int phase = 0; phase < a->sw; phase++, at += a->inner) {
                     corners c = corners_of(a, r, source_of(x, phase, a->sw, a->w, a->bilinear));
-                    if (back)
-                        spread(a, &c, a->dy + at, a->dx + o * image);
-                    else
-                        blend(a, &c, a->x + o * image, a->y + at);
+                    blend(a, &c, a->x + o * image, a->y + at);
                 }
         }
 }
 
-void TT_SIMD(upsample_forward)(const tt_upsample_args *a)
+/* The share that input `i` has of output `at`. */
+static ALWAYS_INLINE float share_of(int at, int i, int times, int size, bool bilinear)
 {
-    each_output(a, false);
+    between b = source_of(at / times, at % times, times, size, bilinear);
+
+    return b.low == i ? b.of_low : b.high == i ? b.of_high : 0;
+}
+
+/* Outputs that input `i` may have a share of: from *first up to the one that is returned. */
+static int outputs_of(int i, int times, int size, bool bilinear, int *first)
+{
+    *first = (bilinear && i > 0 ? i - 1 : i) * times;
+    return (bilinear && i + 1 < size ? i + 2 : i + 1) * times;
+}
+
+/* An input's gradient is summed, and then stored: in bf16 to store each sum would round it. */
+static void collect(const tt_upsample_args *a, const tt_act *dy, int y, int x, tt_act *dx)
+{
+    enum { MOST = 8 };
+    int r0, r1 = outputs_of(y, a->sh, a->h, a->bilinear, &r0);
+    int c0, c1 = outputs_of(x, a->sw, a->w, a->bilinear, &c0);
+
+    for (int64_t i = 0; i < a->inner; i += MOST * VW) {
+        int n = (int)((a->inner - i + VW - 1) / VW);
+        vf sum[MOST];
+        if (n > MOST) n = MOST;
+        for (int k = 0; k < n; k++) sum[k] = vzero();
+        for (int r = r0; r < r1; r++) {
+            float of_row = share_of(r, y, a->sh, a->h, a->bilinear);
+            for (int c = c0; c < c1 && of_row > 0; c++) {
+                float share = of_row * share_of(c, x, a->sw, a->w, a->bilinear);
+                const tt_act *from = dy + ((int64_t)r * a->w * a->sw + c) * a->inner + i;
+                for (int k = 0; k < n && share > 0; k++)
+                    sum[k] += vload_n(from + k * VW, vtake(i + k * VW, a->inner)) * share;
+            }
+        }
+        for (int k = 0; k < n; k++)
+            vput_n(dx + i + k * VW, sum[k], vtake(i + k * VW, a->inner), a->dx_add);
+    }
 }
 
 void TT_SIMD(upsample_backward)(const tt_upsample_args *a)
 {
-    if (!a->dx_add) memset(a->dx, 0, (size_t)(a->outer * a->h * a->w * a->inner) * sizeof *a->dx);
-    each_output(a, true);
+    int64_t image = (int64_t)a->h * a->w * a->inner;
+
+    for (int64_t o = 0; o < a->outer; o++)
+        for (int y = 0; y < a->h; y++)
+            for (int x = 0; x < a->w; x++)
+                collect(a, a->dy + o * image * a->sh * a->sw, y, x,
+                        a->dx + o * image + ((int64_t)y * a->w + x) * a->inner);
 }
