@@ -12,23 +12,25 @@
 
 #include "cluster/inner.h"
 
-static const char *const SETTINGS[] = {"TUTTI_RSH",
-                                       "TUTTI_MPIRUN",
-                                       "OMPI_MCA_btl",
-                                       "OMPI_MCA_plm",
-                                       "UCX_TLS",
-                                       "HYDRA_IFACE",
-                                       "SLURM_JOB_ID",
-                                       "SLURM_JOB_NODELIST",
-                                       "SLURM_TASKS_PER_NODE",
-                                       "SLURM_JOBID",
-                                       "SLURM_NODELIST",
+static const char *const SETTINGS[] = {"OMPI_MCA_btl",         "OMPI_MCA_plm", "UCX_TLS",
+                                       "HYDRA_IFACE",          "SLURM_JOB_ID", "SLURM_JOB_NODELIST",
+                                       "SLURM_TASKS_PER_NODE", "SLURM_JOBID",  "SLURM_NODELIST",
                                        "HWLOC_COMPONENTS"};
 
-/* Each test begins with an environment in which nobody has set anything. */
+/* Each test begins with an environment in which nobody has set anything: all that is ours by name
+ * would reach the ranks. */
 static void forget_settings(void)
 {
+    char name[128];
+
     for (int i = 0; i < TT_COUNT(SETTINGS); i++) unsetenv(SETTINGS[i]);
+    for (char **e = environ; *e;) {
+        bool ours = sscanf(*e, "%127[^=]", name) == 1 && !strncmp(name, "TUTTI_", 6);
+        if (ours && !unsetenv(name))
+            e = environ; /* the rest has moved up */
+        else
+            e++;
+    }
 }
 
 static void write_script(const char *path, const char *text)

@@ -1,9 +1,9 @@
 /* The supervisor's policy, the commit protocol and the recovery under every mix of faults: see
  * tests/sim/sim.h.
  *
- *   TUTTI_SIM_SEED=n   one seed alone, with its events (and TUTTI_SIM_PLANT=k with mistake k)
- *   TUTTI_SIM_S=60     seconds of seeds; 20 if not said
- *   TUTTI_SIM_FIRST=n  the first of them; 1 if not said */
+ *   SIM_SEED=n   one seed alone, with its events (and SIM_PLANT=k with mistake k)
+ *   SIM_S=60     seconds of seeds; 20 if not said
+ *   SIM_FIRST=n  the first of them; 1 if not said */
 #define _GNU_SOURCE
 #include "test.h"
 
@@ -25,17 +25,17 @@ static double number_of(const char *name, double if_unset)
 
 TT_TEST(sim, whatever_fails_nothing_is_lost_and_nothing_is_done_twice)
 {
-    double begun = tt_clock_s(), seconds = number_of("TUTTI_SIM_S", 20);
-    uint64_t alone = (uint64_t)number_of("TUTTI_SIM_SEED", 0), n = 0;
+    double begun = tt_clock_s(), seconds = number_of("SIM_S", 20);
+    uint64_t alone = (uint64_t)number_of("SIM_SEED", 0), n = 0;
     uint64_t commits = 0, recoveries = 0, losses = 0, faults = 0;
 
-    tt_planted = (int)number_of("TUTTI_SIM_PLANT", PLANT_NONE);
+    tt_planted = (int)number_of("SIM_PLANT", PLANT_NONE);
     if (alone) {
         show_seed(alone);
         if (S.bad) FAIL("seed %llu: %s", (unsigned long long)alone, S.what);
         return;
     }
-    for (uint64_t seed = (uint64_t)number_of("TUTTI_SIM_FIRST", 1); tt_clock_s() - begun < seconds;
+    for (uint64_t seed = (uint64_t)number_of("SIM_FIRST", 1); tt_clock_s() - begun < seconds;
          seed++, n++) {
         if (!run_seed(seed)) {
             show_seed(seed);
@@ -55,7 +55,7 @@ TT_TEST(sim, whatever_fails_nothing_is_lost_and_nothing_is_done_twice)
 
 TT_TEST(sim, at_every_store_there_is_a_state_and_who_reads_is_told_when_it_goes)
 {
-    tt_planted = (int)number_of("TUTTI_SIM_PLANT", PLANT_NONE);
+    tt_planted = (int)number_of("SIM_PLANT", PLANT_NONE);
     if (!live_a_life()) FAIL("%s", S.what);
     printf("     %d stores\n", L.count - 1);
 }

@@ -121,5 +121,6 @@ int main(int argc, char **argv)
     }
     if (chdir("/") || tt_dir_remove(base)) fprintf(stderr, "left behind: %s\n", base);
     printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+    fflush(stdout); /* a sanitizer that finds leaks may end here */
     return failed ? 1 : 0;
 }

@@ -284,6 +284,6 @@ static void show_seed(uint64_t seed)
     run_seed(seed);
     S.tracing = false;
     print_trace();
-    fprintf(stderr, "seed %llu: %s\nagain: TUTTI_SIM_SEED=%llu\n", (unsigned long long)seed, S.what,
+    fprintf(stderr, "seed %llu: %s\nagain: SIM_SEED=%llu\n", (unsigned long long)seed, S.what,
             (unsigned long long)seed);
 }
