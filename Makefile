@@ -25,7 +25,8 @@ PKGS    := $(LIBS) $(foreach l,$(OPTIONAL_LIBS),$(if $(call have,$(l)),$(l)))
 WARN    := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla \
            -Wno-missing-field-initializers $(if $(DEVELOPER),-Werror)
 HARDEN  := $(if $(SAN),,-D_FORTIFY_SOURCE=2) -fstack-protector-strong -fstack-clash-protection -fcf-protection
-CFLAGS  ?= -O2 -g
+# Sanitized, -O1 compiles in half the time, and tests take no longer.
+CFLAGS  ?= $(if $(SAN),-O1 -g1,-O2 -g)
 PKG_CFLAGS := $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 ALL_CFLAGS = -std=gnu11 $(CFLAGS) $(WARN) $(HARDEN) -fPIC -fno-math-errno -fvisibility=hidden -pthread \
            $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=all) \
@@ -53,9 +54,14 @@ FLAGS_avx512_amx := $(FLAGS_avx512) -DTT_ISA=avx512_bf16 -DTT_TILES $(if $(WIDE)
 FLAGS_avx512_dot := $(FLAGS_avx512) -DTT_ISA=avx512_bf16 $(if $(WIDE),-DTT_TILES -DTT_TILES_EMULATED,-DTT_DOT -DTT_512_BF16 -mavx512bf16)
 FLAGS_emulated   := -DTT_ISA=generic_bf16 -DTT_TILES -DTT_TILES_EMULATED
 FLAGS_trapped    := $(FLAGS_avx2) -DTT_ISA=avx2_bf16 -DTT_TILES -mamx-tile -mamx-bf16
-# Kernels know no MPI: builds for either have them in common. Nor does WIDE change others than those of AVX-512.
+# Kernels know no MPI: builds for either have them in common. Nor does WIDE change others than those of AVX-512. And those
+# that nothing will run are not sanitized: such builds take them from PLAIN. The tests of threads run the best there are.
 K         := $(patsubst %-mpich,%,$(B))
-dir_of     = $(if $(and $(WIDE),$(filter generic% avx2%,$(1))),$(patsubst %-wide,%,$(B)),$(K))
+PLAIN     := build
+has        = $(shell grep -m 1 -wo $(1) /proc/cpuinfo)
+DEAD      := $(if $(SAN),$(if $(call has,avx512f),,avx512%) $(if $(filter thread,$(SAN)),$(if $(call has,avx2),generic%)))
+is_dead    = $(and $(DEAD),$(filter $(DEAD),$(1)))
+dir_of     = $(if $(call is_dead,$(1)),$(PLAIN),$(if $(and $(WIDE),$(filter generic% avx2%,$(1))),$(patsubst %-wide,%,$(B)),$(K)))
 SIMD      := $(notdir $(basename $(wildcard src/tensor/simd/*.c)))
 SIMD_BF16 := $(filter-out attend conv dense_dx lanes% nhwc%,$(SIMD))
 simd_objs  = $(foreach i,$(1),$(patsubst %,$(call dir_of,$(i))/obj/tensor/simd/%.$(i).o,$(2)))
@@ -80,14 +86,13 @@ $(B)/libtutti.so: $(LIB_OBJS)
 $(B)/obj/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
-# Kernels are leaves that touch no user input: they do without stack guards. Sanitized, -O3 takes minutes a file; what
-# this CPU cannot run is not sanitized at all.
-DEAD := $(if $(SAN),$(if $(shell grep -m 1 -w avx512f /proc/cpuinfo),none,avx512%))
+# Kernels are leaves that touch no user input: they do without stack guards. Sanitized, -O3 takes minutes a file; and of
+# unrolled loops a debugger wants no more than lines.
 define simd_rule
 $(call dir_of,$(1))/obj/tensor/simd/%.$(1).o: src/tensor/simd/%.c
 	@mkdir -p $$(@D)
-	$(CC) $(ALL_CFLAGS) $(if $(SAN),-O1 $(if $(filter $(DEAD),$(1)),-fno-sanitize=all -Wno-maybe-uninitialized),-O3) -ffp-contract=fast -fno-trapping-math -fno-stack-protector -fno-stack-clash-protection \
-	    -fcf-protection=none $(2) -MMD -MP -c -o $$@ $$<
+	$(if $(call is_dead,$(1)),+$(MAKE) --no-print-directory SAN= B=$(PLAIN) $$@,$(CC) $(ALL_CFLAGS) $(if $(filter -g%,$(CFLAGS)),-g1) $(if $(SAN),-O1,-O3) -ffp-contract=fast -fno-trapping-math -fno-stack-protector -fno-stack-clash-protection \
+	    -fcf-protection=none $(2) -MMD -MP -c -o $$@ $$<)
 endef
 bf16_flags = -DTT_ACT_BF16 -DTT_TABLE='"$(subst _,-,$(1))"'
 $(foreach i,$(ISAS),$(eval $(call simd_rule,$(i),$(FLAGS_$(i)) -DTT_ISA=$(i))))
@@ -221,4 +226,4 @@ help:
 	@echo "make unit M=model T=dropout   one module's tests, those whose name contains T"
 
 .PHONY: all unit units replays fuzz demo check chaos bench bench-layers install format clean help
--include $(shell find $(sort $(B)/obj $(K)/obj/tensor/simd $(call dir_of,avx2)/obj/tensor/simd) -name '*.d' 2>/dev/null)
+-include $(shell find $(sort $(B)/obj $(foreach i,generic avx2 avx512,$(call dir_of,$(i))/obj/tensor/simd)) -name '*.d' 2>/dev/null)

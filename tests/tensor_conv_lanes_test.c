@@ -372,7 +372,7 @@ static layer random_layer(void)
 TT_TEST(conv_lanes, random_windows_agree_with_ref)
 {
     seed = 1;
-    for (int i = 0; i < 400; i++) {
+    for (int i = 0; i < (TT_TEST_SLOW ? 100 : 400); i++) {
         layer l = random_layer();
 
         expect_ref(&l);
