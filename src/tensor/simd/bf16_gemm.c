@@ -184,6 +184,14 @@ void TT_PROD(gemm_pack_weights)(const float *w, bool turned, int64_t c, int64_t 
 
 /* ---- products ---- */
 
+/* Of k terms, those of one of the fewest parts of `most` or less, all alike but for the last; whole
+ * DEPTHs. */
+static int64_t even_part(int64_t k, int64_t most)
+{
+    int64_t parts = k > most ? (k + most - 1) / most : 1;
+    return whole((k + parts - 1) / parts, DEPTH);
+}
+
 #if defined(TT_TILES)
 /* TILE_ROWS x TILE_ROWS of c in each of four tiles: two of rows by two of columns. So each load of
  * a tile serves two products, and a sum waits for three others before its next term. Of b, BLOCK
@@ -265,8 +273,7 @@ static void tile_block(const rows *r, int first, int m, int64_t p0, int64_t p1, 
 void TT_PROD(gemm_panel)(const rows *r, const tt_bf16 *b, int n, int wide, float *c, int64_t ldc,
                          bool add)
 {
-    const int64_t k = deep(r->k), parts = (k + BLOCK - 1) / BLOCK;
-    const int64_t block = whole((k + parts - 1) / parts, DEPTH);
+    const int64_t k = deep(r->k), block = even_part(k, BLOCK);
     int tail = r->m % (2 * TILE_ROWS), whole_rows = r->m - tail;
 
     if (whole_rows) set_up(TILE_ROWS, TILE_ROWS);
@@ -327,10 +334,11 @@ void TT_PROD(gemm_panel)(const rows *r, const tt_bf16 *b, int n, int wide, float
 }
 
 #else
-/* Of b, BLOCK rows of a panel are widened to the first-level cache; of a, all that is in `rows`. */
+/* Of b, BLOCK rows of a panel at most are widened to the first-level cache; of a, all that is in
+ * `rows`, to the second, which is smaller where vectors are. */
 enum {
-    BLOCK = VW == 16 ? 128 : 320,
-    BEST_BYTES = 1280 * 1024,
+    BLOCK = VW == 16 ? 128 : 384,
+    BEST_BYTES = VW == 16 ? 1280 * 1024 : 320 * 1024,
     BEST_ROWS = 192,
     LEAST_ROWS = 72,
     ELEMENT = 4
@@ -341,9 +349,8 @@ enum {
                                 int64_t ldc, bool add, int last)                                   \
     {                                                                                              \
         vf acc[m][nv];                                                                             \
-        EACH(i, m)                                                                                 \
-        EACH(j, nv)                                                                                \
-        acc[i][j] = add ? vload_n(c + i * ldc + j * VW, LANES(j, nv, last)) : vzero();             \
+        EACH(i, m) __builtin_prefetch(c + i * ldc, 1, 3);                                          \
+        EACH(i, m) EACH(j, nv) acc[i][j] = vzero();                                                \
         UNROLL(4)                                                                                  \
         for (int64_t p = 0; p < k; p++, b += nv * VW) {                                            \
             vf v[nv];                                                                              \
@@ -355,7 +362,7 @@ enum {
             }                                                                                      \
         }                                                                                          \
         EACH(i, m)                                                                                 \
-        EACH(j, nv) vstore_n(c + i * ldc + j * VW, acc[i][j], LANES(j, nv, last));                 \
+        EACH(j, nv) vput_n(c + i * ldc + j * VW, acc[i][j], LANES(j, nv, last), add);              \
     }
 TILES
 typedef void tile_fn(const float *a, int64_t lda, int64_t k, const float *b, float *c, int64_t ldc,
@@ -366,10 +373,11 @@ void TT_PROD(gemm_panel)(const rows *r, const tt_bf16 *b, int n, int wide, float
                          bool add)
 {
     float block[BLOCK * WIDTH] __attribute__((aligned(64)));
-    int nv = ceil_div(n, VW), last = n - (nv - 1) * VW;
+    const int nv = ceil_div(n, VW), last = n - (nv - 1) * VW;
+    const int64_t size = even_part(r->k, BLOCK);
 
-    for (int64_t p = 0; p < r->k; p += BLOCK) {
-        int64_t k = r->k - p < BLOCK ? r->k - p : BLOCK;
+    for (int64_t p = 0; p < r->k; p += size) {
+        int64_t k = r->k - p < size ? r->k - p : size;
         for (int64_t q = 0; q < k; q++)
             EACH(j, nv) * (vf *)(block + (q * nv + j) * VW) = vload(b + (p + q) * wide + j * VW);
         for (int i = 0; i < r->m; i += TILE_M)
@@ -386,9 +394,7 @@ void TT_PROD(gemm_release)(void) {}
 /* In even parts: what a block of rows has of them is to stay in the second-level cache. */
 int64_t TT_PROD(gemm_chunk)(int64_t k)
 {
-    enum { MOST = 1536 };
-    int64_t parts = (k + MOST - 1) / MOST;
-    return whole((k + parts - 1) / parts, DEPTH);
+    return even_part(k, 1536);
 }
 
 int TT_PROD(gemm_block)(int64_t k)
