@@ -169,6 +169,67 @@ TT_TEST(text, characters_are_those_of_the_training_text)
     tt_tree_close(tree);
 }
 
+TT_TEST(text, tokens_are_spelled_without_the_text)
+{
+    tt_tree *tree;
+    tt_data *d, *again;
+    tt_str text = {0};
+    int32_t ids[16];
+    int64_t n;
+
+    write_text("names.txt", "zoé\nab\n");
+    EXPECT_OK(
+        open_with("{dir: '', train: {format: lines, file: names.txt}}", tokens(8, 20), &tree, &d));
+    json_t *j = tt_data_spelling(d);
+    EXPECT(j);
+    EXPECT_OK(tt_data_open_spelling(j, &again));
+    EXPECT_INT(tt_data_edge(d), tt_data_edge(again));
+    EXPECT_INT(tt_data_first(d), tt_data_first(again));
+    EXPECT_INT(tt_data_token_count(d), tt_data_token_count(again));
+    EXPECT(tt_data_meaning(d).words == tt_data_meaning(again).words);
+    EXPECT_OK(tt_data_encode(again, "éz", strlen("éz"), ids, &n));
+    EXPECT_INT(2, n);
+    for (int i = 0; i < n; i++) tt_data_decode(again, ids[i], &text);
+    EXPECT_STR("éz", text.data);
+    EXPECT_ERR(TT_EDATA, tt_data_encode(again, "x", 1, ids, &n));
+    EXPECT_INT(0, tt_data_count(again, TT_TRAIN));
+    tt_str_free(&text);
+    json_decref(j);
+    tt_data_close(again);
+    tt_data_close(d);
+    tt_tree_close(tree);
+}
+
+TT_TEST(text, a_spelling_that_is_none_is_refused)
+{
+    static const char *const bad[] = {
+        "{}",
+        "[]",
+        "{\"names\": [], \"first\": 0}",
+        "{\"names\": {\"a\": 1}, \"first\": 0}",
+        "{\"names\": [\"a\", 7], \"first\": 0}",
+        "{\"names\": [\"a\", \"\"], \"first\": 0}",
+        "{\"names\": [\"a\", \"b\"], \"first\": 2}",
+        "{\"names\": [\"a\", \"b\"], \"first\": -1}",
+        "{\"names\": [\"a\", \"b\"], \"first\": 0.5}",
+        "{\"names\": [\"a\", \"b\"], \"first\": 0, \"edge\": 2}",
+        "{\"names\": [\"a\", \"b\"], \"first\": 0, \"edge\": \"a\"}",
+        "{\"bytes\": 70000, \"first\": 0}",
+        "{\"bytes\": \"256\", \"first\": 0}",
+    };
+
+    for (int i = 0; i < TT_COUNT(bad); i++) {
+        json_t *j = json_loads(bad[i], 0, NULL);
+        tt_data *d;
+        EXPECT(j);
+        if (tt_data_open_spelling(j, &d) != TT_EFORMAT) FAIL("taken: %s", bad[i]);
+        EXPECT(!d);
+        EXPECT_MESSAGE("what it says of its tokens is damaged");
+        json_decref(j);
+    }
+    EXPECT_ERR(TT_EFORMAT, tt_data_open_spelling(NULL, &(tt_data *){NULL}));
+}
+
 TT_TEST(text, bytes_are_tokens_too)
 {
     tt_tree *tree;

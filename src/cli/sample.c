@@ -175,21 +175,21 @@ static tt_err sample(const sample_opts *o, cli_use *u)
     text t = {.room = o->tokens, .context = tt_model_row(m).ids};
     urn from = {.o = o};
     int most = tt_use_next_most(u->use);
-    int64_t rows;
-    tt_err err = tt_use_count(u->use, TT_TRAIN, &rows);
+    const tt_data *d;
+    tt_err err = tt_use_text(u->use, &d);
 
     if (err) return err;
     from.score = malloc((size_t)most * sizeof *from.score);
     from.order = malloc((size_t)most * sizeof *from.order);
     if (!from.score || !from.order) tt_mem_out((size_t)most * sizeof *from.score);
-    from.count = tt_data_token_count(tt_use_data(u->use));
+    from.count = tt_data_token_count(d);
     if (from.count > most) from.count = most;
     for (int64_t i = 0; i < o->count && !err; i++) {
         from.key = tt_random_key((uint64_t)(o->seed + i), "sample");
         from.drawn = 0;
-        if ((err = begin_text(tt_use_data(u->use), prompt, &t))) break;
+        if ((err = begin_text(d, prompt, &t))) break;
         if (!o->json) printf("%s", prompt);
-        err = write_text(u->use, tt_use_data(u->use), &from, &t, !o->json);
+        err = write_text(u->use, d, &from, &t, !o->json);
         if (o->json && !err)
             cli_json_print(
                 stdout,

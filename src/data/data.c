@@ -370,7 +370,7 @@ static void describe(tt_data *d, tt_split split)
 
 /* ---- Opening and closing ---- */
 
-static tt_data *data_new(const tt_data_want *want, uint64_t seed)
+tt_data *tt_data_new(const tt_data_want *want, uint64_t seed)
 {
     tt_data *d = calloc(1, sizeof *d);
 
@@ -588,7 +588,7 @@ static tt_err open_data(tt_node *map, const tt_data_want *want, uint64_t seed, i
     if ((err = tt_node_read(map, "data", keys, TT_COUNT(keys), &k))) return err;
     if (split == TT_VAL && !k.val)
         return tt_fail(TT_EDATA, "the job has no validation data (data.val)");
-    d = data_new(want, seed);
+    d = tt_data_new(want, seed);
     if ((err = open_sources(d, &k, tt_node_get(map, "dir"), split, seed, &with))) goto out;
     set_geometry(d);
     if ((err = set_values(d, map, &k))) goto out;
@@ -686,7 +686,7 @@ tt_err tt_data_open_rows(const tt_data_want *want, const tt_data_rows *train,
 
     *out = NULL;
     if ((err = check_want(want))) return err;
-    d = data_new(want, seed);
+    d = tt_data_new(want, seed);
     if ((err = rows_source(want, train, "training rows", &d->train))) goto out;
     if (val && (err = rows_source(want, val, "validation rows", &d->val))) goto out;
     d->part[TT_TRAIN] = (tt_part){.src = d->train, .count = train->n};

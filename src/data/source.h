@@ -297,6 +297,8 @@ struct tt_data {
     tt_common common;
 };
 
+tt_data *tt_data_new(const tt_data_want *want, uint64_t seed); /* without sources */
+
 /* Sample i of a split among those of its source, and its row in memory. */
 static inline int64_t tt_part_sample(const tt_part *p, int64_t i)
 {

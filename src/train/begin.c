@@ -23,15 +23,17 @@ static void tell_where_data_is(const tt_trainer *t)
 static tt_err load_init(tt_trainer *t, const char *path, bool partial)
 {
     tt_node *rename = tt_node_get(t->job.model, "rename");
-    tt_meaning was = {0};
+    json_t *meta = NULL;
     char *whole;
     tt_err err;
 
     if (!t->init_w && !(t->init_w = calloc((size_t)t->size + 1, sizeof(float))))
         return tt_fail(TT_ENOMEM, "no memory for the weights of %s", path);
     tt_model_init(t->model, (uint64_t)t->conf.seed, t->init_w); /* partial: the rest */
-    if ((err = weights_load(path, rename, partial, t->model, t->init_w, t, false, &was)))
-        return err;
+    err = weights_load(path, rename, partial, t->model, t->init_w, t, false, &meta);
+    const tt_meaning was = meaning_of(meta);
+    json_decref(meta);
+    if (err) return err;
     if (was.words && t->data && tt_data_meaning(t->data).words &&
         was.words != tt_data_meaning(t->data).words)
         tt_warn("%s was trained with other words or characters than this job's: ids stand for "

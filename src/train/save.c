@@ -224,7 +224,7 @@ static json_t *make_meta(const tt_trainer *t, double score)
     }
     json_object_set_new(meta, "witness", json_integer((json_int_t)t->witness.sum));
     json_object_set_new(meta, "witness_count", json_integer((json_int_t)t->witness.count));
-    if (t->data) meaning_put(meta, tt_data_meaning(t->data));
+    if (t->data) meaning_put(meta, t->data);
     put(meta, "early_best", t->early_best);
     put(meta, "epoch_loss", t->epoch_loss);
     put(meta, "epoch_weight", t->epoch_weight);

@@ -237,6 +237,9 @@ tt_err tt_use_next(tt_use *u, const int32_t *token, int n, float *out);
 /* Rows of a split. Opens it, for its samples alone: predicting needs neither labels nor the other
  * split, except as tt_data_open_split says. */
 tt_err tt_use_count(tt_use *u, tt_split split, int64_t *out);
+/* What the tokens of a model stand for: as its checkpoint says, or else the training set, which is
+ * opened. For tt_data_encode and the like; valid until the next call of the above. */
+tt_err tt_use_text(tt_use *u, const tt_data **out);
 const tt_model *tt_use_model(const tt_use *u);
 const tt_data *tt_use_data(const tt_use *u); /* the split used last; NULL before */
 const float *tt_use_params(const tt_use *u);

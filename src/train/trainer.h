@@ -264,11 +264,13 @@ tt_err tables_scatter(const tt_entry *head, const tt_entry *rows, const tt_entry
 /* All weights, as a model without tables has them. */
 void tables_whole(const tt_trainer *t, const tt_param *params, int count, float *w);
 
-/* weights.c: tt_weights_load, and the rows of t's tables, too; `put`: into them. `said` (may be
- * NULL): what the data meant, as far as a checkpoint knows it. */
+/* weights.c: tt_weights_load, and the rows of t's tables, too; `put`: into them. `meta` (may be
+ * NULL): what a checkpoint says beside them, which the caller lets go of; NULL stays: it is none.
+ */
 tt_err weights_load(const char *path, const tt_node *rules, bool partial, const tt_model *m,
-                    float *w, tt_trainer *t, bool put, tt_meaning *said);
-void meaning_put(json_t *meta, tt_meaning m); /* of a checkpoint */
+                    float *w, tt_trainer *t, bool put, json_t **meta);
+/* What numbers mean that the model is given, in a checkpoint's meta. */
+void meaning_put(json_t *meta, const tt_data *d);
 tt_meaning meaning_of(const json_t *meta);
 /* TT_EDATA: words have changed; if means have, it is told. */
 tt_err meaning_compare(const char *path, tt_meaning was, tt_meaning now);

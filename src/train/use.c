@@ -19,11 +19,12 @@ struct tt_use {
     judge judge;
     int threads, grain;
     const char *layer;
-    tt_data *data;   /* the split used last, ...                  */
-    tt_split split;  /* ... which that is, ...                    */
-    bool only_x;     /* ... and whether without labels or targets */
-    tt_meaning said; /* of what it was trained with */
-    float *scores;   /* of all positions; NULL before the first */
+    tt_data *data;  /* the split used last, ...                  */
+    tt_split split; /* ... which that is, ...                    */
+    bool only_x;    /* ... and whether without labels or targets */
+    json_t *meta;   /* of the checkpoint it is from; NULL: none  */
+    tt_data *text;  /* what its tokens are; NULL before, or not known */
+    float *scores;  /* of all positions; NULL before the first */
     tt_use_opts o;
 };
 
@@ -48,7 +49,7 @@ static tt_err load_weights(tt_use *u, const tt_use_opts *o)
     const tt_node *rename = tt_node_get(u->job.model, "rename");
 
     if (is_ours(o->weights) || (rename && tt_node_is_null(rename))) rename = NULL;
-    return weights_load(o->weights, rename, o->partial, u->model, u->w, NULL, false, &u->said);
+    return weights_load(o->weights, rename, o->partial, u->model, u->w, NULL, false, &u->meta);
 }
 
 /* Numbers that a thread puts out at once: of 64 texts with a large vocabulary they would fill the
@@ -173,7 +174,7 @@ static tt_err need_split(tt_use *u, tt_split split, bool only_x)
         return err;
     u->split = split;
     u->only_x = only_x;
-    if ((err = meaning_compare(u->o.weights ? u->o.weights : "the model", u->said,
+    if ((err = meaning_compare(u->o.weights ? u->o.weights : "the model", meaning_of(u->meta),
                                tt_data_meaning(u->data)))) {
         tt_data_close(u->data);
         u->data = NULL;
@@ -381,6 +382,21 @@ tt_err tt_use_count(tt_use *u, tt_split split, int64_t *out)
     *out = err ? 0 : tt_data_count(u->data, split);
     return err;
 }
+
+/* What it was trained with, whatever has become of the text. */
+tt_err tt_use_text(tt_use *u, const tt_data **out)
+{
+    const json_t *tokens = json_object_get(u->meta, "tokens");
+    tt_err err = TT_OK;
+
+    *out = NULL;
+    if (!u->text && tokens && (err = tt_data_open_spelling(tokens, &u->text)))
+        return tt_context(err, "%s", u->o.weights);
+    if (!u->text && (err = need_split(u, TT_TRAIN, true))) return err;
+    *out = u->text ? u->text : u->data;
+    return TT_OK;
+}
+
 const tt_model *tt_use_model(const tt_use *u)
 {
     return u->model;
@@ -419,7 +435,9 @@ void tt_use_close(tt_use *u)
     tt_crew_close(u->crew);
     if (u->w) tt_block_free(u->w, u->bytes);
     tt_data_close(u->data);
+    tt_data_close(u->text);
     tt_model_close(u->model);
+    json_decref(u->meta);
     free(u->scores);
     free(u);
 }

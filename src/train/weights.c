@@ -19,10 +19,14 @@ static void put_hash(json_t *meta, const char *key, uint64_t hash)
     if (hash) json_object_set_new(meta, key, json_string(hex));
 }
 
-void meaning_put(json_t *meta, tt_meaning m)
+void meaning_put(json_t *meta, const tt_data *d)
 {
+    const tt_meaning m = tt_data_meaning(d);
+    json_t *spelling = tt_data_spelling(d);
+
     put_hash(meta, "words", m.words);
     put_hash(meta, "scale", m.scale);
+    if (spelling) json_object_set_new(meta, "tokens", spelling);
 }
 
 static uint64_t take_hash(const json_t *meta, const char *key)
@@ -450,7 +454,7 @@ static tt_err check_rules(const tt_node *rules)
 }
 
 tt_err weights_load(const char *path, const tt_node *rules, bool partial, const tt_model *m,
-                    float *w, tt_trainer *t, bool put, tt_meaning *said)
+                    float *w, tt_trainer *t, bool put, json_t **meta)
 {
     source s = {0};
     loading l = {.path = path, .rules = rules, .partial = partial, .w = w, .t = t, .put = put};
@@ -461,7 +465,7 @@ tt_err weights_load(const char *path, const tt_node *rules, bool partial, const 
     if (!l.got) err = tt_fail(TT_ENOMEM, "no memory");
     if (!err) err = source_open(path, &s);
     l.file = s.file;
-    if (!err && said) *said = meaning_of(s.ckpt ? tt_ckpt_meta(s.ckpt) : NULL);
+    if (!err && meta && s.ckpt) *meta = json_incref((json_t *)tt_ckpt_meta(s.ckpt));
     if (!err && !(err = know_layout(&l, &s, m)) && !(err = take_all(&l)) && !(err = tell(&l)))
         err = check_finite(&l, s.ckpt != NULL);
     source_close(&s);

@@ -1,0 +1,100 @@
+/* spelling: what the tokens of a text stand for, apart from the text. A checkpoint keeps it, so
+ * that a model of characters can go on with a text where nothing is left of what it was trained on.
+ *
+ *   {"names": ["\n", " ", "a"], "edge": 0, "first": 2}   characters; the edge of lines, if it has
+ * any
+ *   {"bytes": 256, "first": 70}                          bytes: 256, or 257 with an edge
+ *
+ * "first" is the token that the text begins with. Of GPT-2's tokens the folder of the tokenizer
+ * says what they are, and of numbers without names nobody knows it. */
+#include <string.h>
+
+#include "data/source.h"
+
+json_t *tt_data_spelling(const tt_data *d)
+{
+    const tt_source *s = d->train;
+    json_t *j, *names;
+    bool whole = true;
+
+    if (!s || s->keep != TT_KEEP_TOKENS || s->bpe || s->token_size || s->nameless) return NULL;
+    if (!s->class_name && s->classes != 256 && s->classes != 257) return NULL;
+    j = json_pack("{s:i}", "first", tt_data_first(d));
+    if (s->row) json_object_set_new(j, "edge", json_integer(s->edge));
+    if (!s->class_name) {
+        json_object_set_new(j, "bytes", json_integer(s->classes));
+        return j;
+    }
+    names = json_array();
+    for (int i = 0; i < s->classes; i++)
+        whole &= !json_array_append_new(names, json_string(s->class_name[i]));
+    json_object_set_new(j, "names", names);
+    if (whole) return j;
+    json_decref(j); /* some are no UTF-8 */
+    return NULL;
+}
+
+/* A number from `least` on and below the tokens there are. */
+static tt_err take_token(const json_t *j, const char *key, int least, int count, int *out)
+{
+    const json_t *v = json_object_get(j, key);
+    json_int_t n = v ? json_integer_value(v) : least;
+
+    if ((v && !json_is_integer(v)) || n < least || n >= count)
+        return tt_fail(TT_EFORMAT, "what it says of its tokens is damaged: `%s`", key);
+    *out = (int)n;
+    return TT_OK;
+}
+
+static tt_err take_names(const json_t *j, tt_source *s)
+{
+    const json_t *names = json_object_get(j, "names"), *bytes = json_object_get(j, "bytes");
+    const size_t count = json_array_size(names);
+    const char **name;
+
+    if (!names && (json_integer_value(bytes) == 256 || json_integer_value(bytes) == 257)) {
+        s->classes = (int)json_integer_value(bytes);
+        return TT_OK;
+    }
+    if (!count || count > UINT16_MAX)
+        return tt_fail(TT_EFORMAT, "what it says of its tokens is damaged: `names`");
+    name = tt_arena_take(s->arena, count * sizeof *name, sizeof *name);
+    for (size_t i = 0; i < count; i++) {
+        const char *text = json_string_value(json_array_get(names, i));
+        if (!text || !*text)
+            return tt_fail(TT_EFORMAT, "what it says of its tokens is damaged: name %zu", i);
+        name[i] = tt_arena_strdup(s->arena, text);
+    }
+    s->class_name = name;
+    s->classes = (int)count;
+    return TT_OK;
+}
+
+tt_err tt_data_open_spelling(const json_t *spelling, tt_data **out)
+{
+    tt_data *d = tt_data_new(&(tt_data_want){0}, 0);
+    tt_source *s = d->train = tt_source_new();
+    int first = 0, edge = -1;
+    uint16_t *token;
+    int64_t *row;
+    tt_err err;
+
+    *out = NULL;
+    s->name = "the text it was trained on";
+    s->keep = TT_KEEP_TOKENS;
+    if ((err = take_names(spelling, s)) ||
+        (err = take_token(spelling, "first", 0, s->classes, &first)) ||
+        (err = take_token(spelling, "edge", -1, s->classes, &edge)) ||
+        (err = tt_source_block(s, 1, 1, sizeof *token, &token)) ||
+        (err = tt_source_block(s, 2, 1, sizeof *row, &row))) {
+        tt_data_close(d);
+        return err;
+    }
+    *token = (uint16_t)first;
+    s->token = token;
+    s->tokens = 1;
+    if (edge >= 0) s->row = row, s->edge = edge;
+    tt_source_name_tokens(s);
+    *out = d;
+    return TT_OK;
+}
