@@ -182,7 +182,7 @@ TT_TEST(text, tokens_are_spelled_without_the_text)
         open_with("{dir: '', train: {format: lines, file: names.txt}}", tokens(8, 20), &tree, &d));
     json_t *j = tt_data_spelling(d);
     EXPECT(j);
-    EXPECT_OK(tt_data_open_spelling(j, &again));
+    EXPECT_OK(tt_data_open_spelling(j, NULL, &again));
     EXPECT_INT(tt_data_edge(d), tt_data_edge(again));
     EXPECT_INT(tt_data_first(d), tt_data_first(again));
     EXPECT_INT(tt_data_token_count(d), tt_data_token_count(again));
@@ -222,12 +222,12 @@ TT_TEST(text, a_spelling_that_is_none_is_refused)
         json_t *j = json_loads(bad[i], 0, NULL);
         tt_data *d;
         EXPECT(j);
-        if (tt_data_open_spelling(j, &d) != TT_EFORMAT) FAIL("taken: %s", bad[i]);
+        if (tt_data_open_spelling(j, NULL, &d) != TT_EFORMAT) FAIL("taken: %s", bad[i]);
         EXPECT(!d);
         EXPECT_MESSAGE("what it says of its tokens is damaged");
         json_decref(j);
     }
-    EXPECT_ERR(TT_EFORMAT, tt_data_open_spelling(NULL, &(tt_data *){NULL}));
+    EXPECT_ERR(TT_EFORMAT, tt_data_open_spelling(NULL, NULL, &(tt_data *){NULL}));
 }
 
 TT_TEST(text, bytes_are_tokens_too)

@@ -109,10 +109,11 @@ int tt_data_edge(const tt_data *d);
 int tt_data_token_count(const tt_data *d); /* that stand for something: those below it */
 int tt_data_first(const tt_data *d);
 /* What the tokens stand for, for who has not the text: a new object for JSON; NULL: it is no text,
- * or a tokenizer's folder says it, or nobody. And a dataset without samples, of which only the five
- * functions above and tt_data_meaning say anything; TT_EFORMAT if the object is none of ours. */
+ * or nobody knows. And a dataset without samples, of which only the five functions above and
+ * tt_data_meaning say anything; of GPT-2's tokens by the tokenizer that the job's `data` (else it
+ * may be NULL) names. TT_EFORMAT: the object is none of ours. */
 json_t *tt_data_spelling(const tt_data *d);
-tt_err tt_data_open_spelling(const json_t *spelling, tt_data **out); /* NULL is none of ours */
+tt_err tt_data_open_spelling(const json_t *spelling, tt_node *data, tt_data **out);
 /* Bytes of text that a token which is judged in a split stands for, on the mean; the end of a line
  * has one. 0: it is no text, or not known. */
 double tt_data_token_bytes(const tt_data *d, tt_split split);

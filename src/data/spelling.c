@@ -1,14 +1,16 @@
 /* spelling: what the tokens of a text stand for, apart from the text. A checkpoint keeps it, so
- * that a model of characters can go on with a text where nothing is left of what it was trained on.
+ * that a model can go on with a text where nothing is left of what it was trained on.
  *
  *   {"names": ["\n", " ", "a"], "edge": 0, "first": 2}   characters; the edge of lines, if it has
  * any
  *   {"bytes": 256, "first": 70}                          bytes: 256, or 257 with an edge
+ *   {"tokenizer": 50257, "first": 464}                   GPT-2's, so many: the folder that the job
+ *                                                        names says what they are
  *
- * "first" is the token that the text begins with. Of GPT-2's tokens the folder of the tokenizer
- * says what they are, and of numbers without names nobody knows it. */
+ * "first" is the token that the text begins with. Of numbers without names nobody knows it. */
 #include <string.h>
 
+#include "data/bpe.h"
 #include "data/source.h"
 
 json_t *tt_data_spelling(const tt_data *d)
@@ -17,12 +19,14 @@ json_t *tt_data_spelling(const tt_data *d)
     json_t *j, *names;
     bool whole = true;
 
-    if (!s || s->keep != TT_KEEP_TOKENS || s->bpe || s->token_size || s->nameless) return NULL;
-    if (!s->class_name && s->classes != 256 && s->classes != 257) return NULL;
+    if (!s || s->keep != TT_KEEP_TOKENS) return NULL;
+    bool known = s->token_size || s->class_name || s->classes == 256 || s->classes == 257;
+    if (!known || (s->nameless && !s->token_size)) return NULL;
     j = json_pack("{s:i}", "first", tt_data_first(d));
     if (s->row) json_object_set_new(j, "edge", json_integer(s->edge));
-    if (!s->class_name) {
-        json_object_set_new(j, "bytes", json_integer(s->classes));
+    if (s->token_size || !s->class_name) {
+        const char *kind = s->token_size ? "tokenizer" : "bytes";
+        json_object_set_new(j, kind, json_integer(s->token_size ? s->token_sizes : s->classes));
         return j;
     }
     names = json_array();
@@ -46,12 +50,31 @@ static tt_err take_token(const json_t *j, const char *key, int least, int count,
     return TT_OK;
 }
 
-static tt_err take_names(const json_t *j, tt_source *s)
+/* Below the `dir` of the job's `data`. */
+static tt_err take_tokenizer(tt_node *data, tt_source *s)
+{
+    const tt_node *train = data ? tt_node_get(data, "train") : NULL;
+    const tt_node *at = train ? tt_node_get(train, "tokenizer") : NULL;
+    const tt_node *dir = data ? tt_node_get(data, "dir") : NULL;
+    tt_source_ctx c = {.dir = ""};
+    tt_err err;
+
+    if (!at || tt_node_is_null(at))
+        return tt_fail(TT_EDATA, "it was trained on GPT-2's tokens, and the job names no tokenizer "
+                                 "(--set data.train.tokenizer=DIR)");
+    if (dir && (err = tt_source_expand(s->arena, dir, dir->text, &c.dir))) return err;
+    if ((err = tt_source_bpe(s, &c, at, at->text))) return err;
+    s->classes = tt_bpe_count(s->bpe);
+    return TT_OK;
+}
+
+static tt_err take_tokens(const json_t *j, tt_node *data, tt_source *s)
 {
     const json_t *names = json_object_get(j, "names"), *bytes = json_object_get(j, "bytes");
     const size_t count = json_array_size(names);
     const char **name;
 
+    if (json_object_get(j, "tokenizer")) return take_tokenizer(data, s);
     if (!names && (json_integer_value(bytes) == 256 || json_integer_value(bytes) == 257)) {
         s->classes = (int)json_integer_value(bytes);
         return TT_OK;
@@ -70,7 +93,7 @@ static tt_err take_names(const json_t *j, tt_source *s)
     return TT_OK;
 }
 
-tt_err tt_data_open_spelling(const json_t *spelling, tt_data **out)
+tt_err tt_data_open_spelling(const json_t *spelling, tt_node *data, tt_data **out)
 {
     tt_data *d = tt_data_new(&(tt_data_want){0}, 0);
     tt_source *s = d->train = tt_source_new();
@@ -82,7 +105,7 @@ tt_err tt_data_open_spelling(const json_t *spelling, tt_data **out)
     *out = NULL;
     s->name = "the text it was trained on";
     s->keep = TT_KEEP_TOKENS;
-    if ((err = take_names(spelling, s)) ||
+    if ((err = take_tokens(spelling, data, s)) ||
         (err = take_token(spelling, "first", 0, s->classes, &first)) ||
         (err = take_token(spelling, "edge", -1, s->classes, &edge)) ||
         (err = tt_source_block(s, 1, 1, sizeof *token, &token)) ||
@@ -90,11 +113,11 @@ tt_err tt_data_open_spelling(const json_t *spelling, tt_data **out)
         tt_data_close(d);
         return err;
     }
-    *token = (uint16_t)first;
+    *token = (uint16_t)(first > UINT16_MAX ? 0 : first); /* a text may begin with any */
     s->token = token;
     s->tokens = 1;
     if (edge >= 0) s->row = row, s->edge = edge;
-    tt_source_name_tokens(s);
+    if (!s->bpe) tt_source_name_tokens(s);
     *out = d;
     return TT_OK;
 }

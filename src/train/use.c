@@ -390,11 +390,16 @@ tt_err tt_use_text(tt_use *u, const tt_data **out)
     tt_err err = TT_OK;
 
     *out = NULL;
-    if (!u->text && tokens && (err = tt_data_open_spelling(tokens, &u->text)))
-        return tt_context(err, "%s", u->o.weights);
-    if (!u->text && (err = need_split(u, TT_TRAIN, true))) return err;
-    *out = u->text ? u->text : u->data;
-    return TT_OK;
+    if (!u->text && tokens) {
+        if ((err = tt_data_open_spelling(tokens, u->job.data, &u->text)))
+            return tt_context(err, "%s", u->o.weights);
+        err = meaning_compare(u->o.weights, meaning_of(u->meta), tt_data_meaning(u->text));
+        if (err) tt_data_close(u->text), u->text = NULL;
+    } else if (!u->text) {
+        err = need_split(u, TT_TRAIN, true);
+    }
+    if (!err) *out = u->text ? u->text : u->data;
+    return err;
 }
 
 const tt_model *tt_use_model(const tt_use *u)
