@@ -59,7 +59,7 @@ FLAGS_trapped    := $(FLAGS_avx2) -DTT_ISA=avx2_bf16 -DTT_TILES -mamx-tile -mamx
 K         := $(patsubst %-mpich,%,$(B))
 PLAIN     := build
 has        = $(shell grep -m 1 -wo $(1) /proc/cpuinfo)
-DEAD      := $(if $(SAN),$(if $(call has,avx512f),,avx512%) $(if $(filter thread,$(SAN)),$(if $(call has,avx2),generic%)))
+DEAD      := $(if $(SAN),$(if $(or $(WIDE),$(call has,avx512f)),,avx512%) $(if $(filter thread,$(SAN)),$(if $(call has,avx2),generic%)))
 is_dead    = $(and $(DEAD),$(filter $(DEAD),$(1)))
 dir_of     = $(if $(call is_dead,$(1)),$(PLAIN),$(if $(and $(WIDE),$(filter generic% avx2%,$(1))),$(patsubst %-wide,%,$(B)),$(K)))
 SIMD      := $(notdir $(basename $(wildcard src/tensor/simd/*.c)))

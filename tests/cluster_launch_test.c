@@ -21,15 +21,13 @@ static const char *const SETTINGS[] = {"OMPI_MCA_btl",         "OMPI_MCA_plm", "
  * would reach the ranks. */
 static void forget_settings(void)
 {
-    char name[128];
-
     for (int i = 0; i < TT_COUNT(SETTINGS); i++) unsetenv(SETTINGS[i]);
     for (char **e = environ; *e;) {
-        bool ours = sscanf(*e, "%127[^=]", name) == 1 && !strncmp(name, "TUTTI_", 6);
-        if (ours && !unsetenv(name))
-            e = environ; /* the rest has moved up */
-        else
-            e++;
+        char *name = strndup(*e, strcspn(*e, "="));
+        bool ours = !strncmp(name, "TUTTI_", 6);
+        if (ours) unsetenv(name);
+        free(name);
+        e = ours ? environ : e + 1; /* the rest has moved up */
     }
 }
 

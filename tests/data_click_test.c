@@ -209,6 +209,13 @@ TT_TEST(data_dlrm, records_are_what_lines_are)
     EXPECT_STR(tt_data_sha(a.data), tt_data_sha(b.data));
     shut(&a);
     shut(&b);
+    /* one may be validated on by who was trained on the other, also where some ids have no table */
+    int64_t rows[26] = {[3] = 1000};
+    want.id_rows = rows;
+    EXPECT_OK(open_text("dir: .\ntrain: {format: criteo, file: t.txt}\n"
+                        "val: {format: dlrm, file: t.bin, rows: 1000}\n",
+                        want, &a));
+    shut(&a);
     tt_str_free(&text);
 }
 

@@ -208,7 +208,6 @@ TT_TEST(text, a_spelling_that_is_none_is_refused)
         "{\"names\": [], \"first\": 0}",
         "{\"names\": {\"a\": 1}, \"first\": 0}",
         "{\"names\": [\"a\", 7], \"first\": 0}",
-        "{\"names\": [\"a\", \"\"], \"first\": 0}",
         "{\"names\": [\"a\", \"b\"], \"first\": 2}",
         "{\"names\": [\"a\", \"b\"], \"first\": -1}",
         "{\"names\": [\"a\", \"b\"], \"first\": 0.5}",

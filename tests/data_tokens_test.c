@@ -430,6 +430,8 @@ TT_TEST(data_tokens, files_that_are_none_are_told)
     write_text("s.json", "{\"a\": \"b\"}");
     EXPECT_REFUSED(TT_EDATA, "s.json has no header",
                    "dir: .\ntrain: {format: tokens, files: [s.bin, s.json]}", want);
+    EXPECT_REFUSED(TT_EDATA, "s.json has no header as ./s.bin has",
+                   "dir: .\ntrain: {format: tokens, files: [s.json, s.bin]}", want);
 }
 
 /* ---- from text to shards ---- */

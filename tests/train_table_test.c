@@ -589,6 +589,12 @@ TT_TEST(table, weights_to_start_from_have_rows)
                                   table_text, some));
     EXPECT_MESSAGE("e.weight has numbers that are not finite");
     tt_tree_close(x.tree);
+    EXPECT_ERR(TT_ECKPT,
+               open_job(&x,
+                        (tt_train_opts){.no_files = true, .init = "y.safetensors", .partial = true},
+                        table_text, some));
+    EXPECT_MESSAGE("e.weight has numbers that are not finite");
+    tt_tree_close(x.tree);
 }
 
 /* The rows on disk do not tell how many there are, nor how the others begin. */

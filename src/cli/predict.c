@@ -83,7 +83,7 @@ static meaning meaning_of(const tt_use *u, const char *layer, table *t)
     if (has_places(m, t)) return PLACES;
     if (!strncmp(loss, "softmax", 7)) return LOGITS;
     if (!strncmp(loss, "nll", 3)) return LOG_PROBABILITIES;
-    return !strncmp(loss, "bce", 3) ? BINARY_LOGIT : NUMBERS;
+    return !strncmp(loss, "bce", 3) && tt_use_features(u) == 1 ? BINARY_LOGIT : NUMBERS;
 }
 
 /* The class and how probable the model finds it. */

@@ -356,6 +356,12 @@ tt_err tt_bpe_encode(tt_bpe *b, const void *bytes, size_t size, tt_bpe_put *put,
     return TT_OK;
 }
 
+int tt_bpe_size(const tt_bpe *b, int id)
+{
+    TT_ASSERT(id >= 0 && id < b->table.count);
+    return id == b->table.end ? 0 : b->table.token[id].n;
+}
+
 tt_err tt_bpe_decode(const tt_bpe *b, const int32_t *id, int64_t count, tt_str *out)
 {
     for (int64_t i = 0; i < count; i++) {

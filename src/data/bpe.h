@@ -32,6 +32,8 @@ extern const char *const tt_bpe_files[];
 int tt_bpe_count(const tt_bpe *b); /* ids are 0 .. count - 1                            */
 int tt_bpe_end(const tt_bpe *b);   /* of <|endoftext|>, which no text encodes to; -1: none */
 
+int tt_bpe_size(const tt_bpe *b, int id); /* bytes of text; <|endoftext|> is none */
+
 /* Takes the ids of a piece; what it returns ends the encoding. */
 typedef tt_err tt_bpe_put(void *to, const int32_t *id, int count);
 tt_err tt_bpe_encode(tt_bpe *b, const void *text, size_t size, tt_bpe_put *put, void *to);

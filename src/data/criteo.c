@@ -72,7 +72,8 @@ static tt_err set_rows(clicks *c, const tt_node *at, const tt_ints *rows, bool h
                                 (long long)said, i + 1, (long long)have);
         c->below[i] = have;
         c->divide[i] = said ? said : !hashes ? 0 : have ? have : INT32_MAX;
-        have = c->divide[i] ? c->divide[i] : have; /* ids below it stay what they are */
+        bool used = !w->id_rows || w->id_rows[i];
+        have = c->divide[i] && used ? c->divide[i] : have; /* ids below it stay what they are */
         tt_source_name_word(c->s, &have, sizeof have);
     }
     return TT_OK;

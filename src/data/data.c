@@ -19,7 +19,7 @@ typedef struct data_keys {
 } data_keys;
 
 static const tt_key keys[] = {
-    {"dir", TT_STRING, offsetof(data_keys, dir), "${TUTTI_DATA:-data}", 0, 0, NULL,
+    {"dir", TT_STRING, offsetof(data_keys, dir), TT_DATA_DIR, 0, 0, NULL,
      "folder of the files; $NAME is taken from the environment"},
     {"train", TT_NODE, offsetof(data_keys, train), NULL, 0, 0, NULL,
      "the training set: {format: ..., and the format's keys}"},

@@ -47,9 +47,11 @@ static tt_err check_out(const char *out)
     int count;
     tt_err err;
 
-    const char *slash = strrchr(out, '/'), *name = slash ? slash + 1 : out;
+    size_t n = strlen(out), from;
 
-    if (!strcmp(name, ".") || !strcmp(name, ".."))
+    while (n > 1 && out[n - 1] == '/') n--;
+    for (from = n; from && out[from - 1] != '/';) from--;
+    if (n - from <= 2 && !strncmp(out + from, "..", n - from)) /* or nothing: / itself */
         return tt_fail(TT_EINVAL, "%s: name a folder of its own, which is made", out);
     if (lstat(out, &st)) return TT_OK;
     if (!S_ISDIR(st.st_mode)) return tt_fail(TT_EINVAL, "%s is there, and is no folder", out);
@@ -296,26 +298,16 @@ static tt_err write_meta(const maker *m)
     return err;
 }
 
-/* Bytes that n tokens stand for. <|endoftext|> is no text. */
+/* Bytes that n tokens stand for. */
 static int64_t bytes_of(const maker *m, const uint8_t *data, int64_t n)
 {
-    int *size = calloc((size_t)m->made->vocab, sizeof *size);
-    tt_str text = {0};
     int64_t sum = 0;
 
-    if (!size) tt_mem_out((size_t)m->made->vocab * sizeof *size);
-    for (int32_t k = 0; k < m->made->vocab; k++) {
-        size_t was = text.size;
-        if (m->bpe && k != tt_bpe_end(m->bpe)) (void)tt_bpe_decode(m->bpe, &k, 1, &text);
-        size[k] = m->bpe ? (int)(text.size - was) : m->name ? (int)strlen(m->name[k]) : 1;
-    }
     for (int64_t i = 0; i < n; i++) {
         uint32_t id = 0;
         memcpy(&id, data + i * (m->wide ? 4 : 2), m->wide ? 4 : 2);
-        sum += size[id];
+        sum += m->bpe ? tt_bpe_size(m->bpe, (int)id) : m->name ? (int)strlen(m->name[id]) : 1;
     }
-    tt_str_free(&text);
-    free(size);
     return sum;
 }
 

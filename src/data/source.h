@@ -78,6 +78,8 @@ typedef struct tt_source {
 
 #define TT_LABEL_SIGN (-1) /* -1 and +1 stand for classes 0 and 1 */
 
+#define TT_DATA_DIR "${TUTTI_DATA:-data}" /* what `dir` is where nothing is said */
+
 /* What a format needs to know besides its own keys. */
 typedef struct tt_source_ctx {
     const tt_data_want *want;

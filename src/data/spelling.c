@@ -7,35 +7,40 @@
  *   {"tokenizer": 50257, "first": 464}                   GPT-2's, so many: the folder that the job
  *                                                        names says what they are
  *
- * "first" is the token that the text begins with. Of numbers without names nobody knows it. */
-#include <string.h>
-
+ * "first" is the token that the text begins with; 0 if it is left out. */
 #include "data/bpe.h"
 #include "data/source.h"
 
+static json_t *names_of(const tt_source *s)
+{
+    json_t *names = json_array();
+    bool whole = true;
+
+    for (int i = 0; i < s->classes; i++)
+        whole &= !json_array_append_new(names, json_string(s->class_name[i]));
+    if (whole) return names;
+    json_decref(names); /* some are no UTF-8 */
+    return NULL;
+}
+
+/* What is not known, or too much for every checkpoint, the training set must say. */
 json_t *tt_data_spelling(const tt_data *d)
 {
     const tt_source *s = d->train;
-    json_t *j, *names;
-    bool whole = true;
+    json_t *j, *kind;
 
     if (!s || s->keep != TT_KEEP_TOKENS) return NULL;
-    bool known = s->token_size || s->class_name || s->classes == 256 || s->classes == 257;
-    if (!known || (s->nameless && !s->token_size)) return NULL;
-    j = json_pack("{s:i}", "first", tt_data_first(d));
+    const bool gpt2 = s->token_size, bytes = !gpt2 && !s->class_name;
+    const int count = gpt2 ? s->token_sizes : s->classes, first = tt_data_first(d);
+    if ((s->nameless || count > UINT16_MAX) && !gpt2) return NULL;
+    if (bytes && count != 256 && count != 257) return NULL;
+    kind = bytes || gpt2 ? json_integer(count) : names_of(s);
+    if (!kind) return NULL;
+    j = json_object();
+    json_object_set_new(j, bytes ? "bytes" : gpt2 ? "tokenizer" : "names", kind);
     if (s->row) json_object_set_new(j, "edge", json_integer(s->edge));
-    if (s->token_size || !s->class_name) {
-        const char *kind = s->token_size ? "tokenizer" : "bytes";
-        json_object_set_new(j, kind, json_integer(s->token_size ? s->token_sizes : s->classes));
-        return j;
-    }
-    names = json_array();
-    for (int i = 0; i < s->classes; i++)
-        whole &= !json_array_append_new(names, json_string(s->class_name[i]));
-    json_object_set_new(j, "names", names);
-    if (whole) return j;
-    json_decref(j); /* some are no UTF-8 */
-    return NULL;
+    if (first < count && first <= UINT16_MAX) json_object_set_new(j, "first", json_integer(first));
+    return j;
 }
 
 /* A number from `least` on and below the tokens there are. */
@@ -44,7 +49,7 @@ static tt_err take_token(const json_t *j, const char *key, int least, int count,
     const json_t *v = json_object_get(j, key);
     json_int_t n = v ? json_integer_value(v) : least;
 
-    if ((v && !json_is_integer(v)) || n < least || n >= count)
+    if ((v && !json_is_integer(v)) || n < least || n >= count || n > UINT16_MAX)
         return tt_fail(TT_EFORMAT, "what it says of its tokens is damaged: `%s`", key);
     *out = (int)n;
     return TT_OK;
@@ -56,14 +61,15 @@ static tt_err take_tokenizer(tt_node *data, tt_source *s)
     const tt_node *train = data ? tt_node_get(data, "train") : NULL;
     const tt_node *at = train ? tt_node_get(train, "tokenizer") : NULL;
     const tt_node *dir = data ? tt_node_get(data, "dir") : NULL;
-    tt_source_ctx c = {.dir = ""};
+    tt_source_ctx c = {0};
     tt_err err;
 
     if (!at || tt_node_is_null(at))
         return tt_fail(TT_EDATA, "it was trained on GPT-2's tokens, and the job names no tokenizer "
                                  "(--set data.train.tokenizer=DIR)");
-    if (dir && (err = tt_source_expand(s->arena, dir, dir->text, &c.dir))) return err;
-    if ((err = tt_source_bpe(s, &c, at, at->text))) return err;
+    if ((err = tt_source_expand(s->arena, dir, dir ? dir->text : TT_DATA_DIR, &c.dir)) ||
+        (err = tt_source_bpe(s, &c, at, at->text)))
+        return err;
     s->classes = tt_bpe_count(s->bpe);
     return TT_OK;
 }
@@ -84,8 +90,7 @@ static tt_err take_tokens(const json_t *j, tt_node *data, tt_source *s)
     name = tt_arena_take(s->arena, count * sizeof *name, sizeof *name);
     for (size_t i = 0; i < count; i++) {
         const char *text = json_string_value(json_array_get(names, i));
-        if (!text || !*text)
-            return tt_fail(TT_EFORMAT, "what it says of its tokens is damaged: name %zu", i);
+        if (!text) return tt_fail(TT_EFORMAT, "what it says of its tokens is damaged: name %zu", i);
         name[i] = tt_arena_strdup(s->arena, text);
     }
     s->class_name = name;
@@ -113,7 +118,7 @@ tt_err tt_data_open_spelling(const json_t *spelling, tt_node *data, tt_data **ou
         tt_data_close(d);
         return err;
     }
-    *token = (uint16_t)(first > UINT16_MAX ? 0 : first); /* a text may begin with any */
+    *token = (uint16_t)first;
     s->token = token;
     s->tokens = 1;
     if (edge >= 0) s->row = row, s->edge = edge;

@@ -82,7 +82,7 @@ static tt_err size_tokens(tt_source *s)
     for (int32_t k = 0; k < count && !err; k++) {
         size_t was = text.size;
         err = tt_bpe_decode(s->bpe, &k, 1, &text);
-        size[k] = k == tt_bpe_end(s->bpe) ? 0 : (int32_t)(text.size - was);
+        size[k] = tt_bpe_size(s->bpe, k);
         if (!err) tt_source_name_word(s, text.data + was, text.size - was);
     }
     tt_str_free(&text);

@@ -287,15 +287,34 @@ static tt_err check_folder(tt_source *s, const tt_tokens_meta *first, const char
                    m.path, first->path);
 }
 
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+
+    return n >= m && !strcmp(s + n - m, end);
+}
+
+/* A file without a header among some with one, whose name does not say either that it is one of
+ * theirs: a pattern for all of a folder takes meta.json, too. */
+static tt_err check_heads(const tt_source *s, const char *const *path)
+{
+    int headed = 0;
+
+    while (headed < s->shard_count && s->shard[headed].plain) headed++;
+    for (int i = 0; i < s->shard_count && headed < s->shard_count; i++)
+        if (s->shard[i].plain && !ends_with(path[i], ".bin") && !ends_with(path[i], ".bin.gz"))
+            return tt_fail(TT_EDATA,
+                           "%s has no header as %s has: is it one of the files of tokens?", path[i],
+                           path[headed]);
+    return TT_OK;
+}
+
 /* What has no header may be anything. */
-static tt_err check_plain(const tt_source *s, const tt_shard *h, const char *path)
+static tt_err check_plain(const tt_shard *h, const char *path)
 {
     enum { ENOUGH = 16 }; /* to be no chance */
     bool halves = h->plain && h->count >= ENOUGH && h->count % 2 == 0, zeros = true;
 
-    if (h->plain && !s->shard[0].plain && !strstr(path, ".bin"))
-        return tt_fail(TT_EDATA, "%s has no header as %s has: is it one of the files of tokens?",
-                       path, s->name);
     for (int64_t i = 0; i < h->count && halves; i++) {
         if (i % 2)
             halves = !tt_shard_at(h, i);
@@ -325,9 +344,10 @@ static tt_err open_all(tt_source *s, const tt_source_ctx *c, const char *const *
     for (int i = 0; i < count; i++) {
         if (i && !same_folder(path[i], path[i - 1]) && (err = check_folder(s, &m, path[i])))
             return err;
-        if ((err = open_shard(s, c, &m, path[i])) || (err = check_plain(s, &s->shard[i], path[i])))
+        if ((err = open_shard(s, c, &m, path[i])) || (err = check_plain(&s->shard[i], path[i])))
             return err;
     }
+    if ((err = check_heads(s, path))) return err;
     if (!s->bpe && !s->nameless) tt_source_name_tokens(s);
     s->text_bytes = (int64_t)(m.bytes_per_token * (double)s->tokens);
     if ((err = tt_tokens_check(s, c))) return err;

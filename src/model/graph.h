@@ -85,7 +85,8 @@ struct graph {
     int table_count;
     loss losses[TT_LOSSES];
     int loss_count;
-    int judged; /* the loss whose accuracy is told: the first that has labels; -1: none */
+    int judged; /* the loss whose accuracy is told: of those with labels that of the last layer,
+                   else the first; -1: none */
 };
 
 tt_err graph_read(tt_node *model, tt_arena *arena, bool tables, graph *out);

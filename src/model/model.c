@@ -161,9 +161,14 @@ tt_wants tt_model_wants(const tt_model *m)
 
 const char *tt_model_judged_by(const tt_model *m)
 {
-    int i = m->g.judged;
+    const graph *g = &m->g;
+    const int last = g->layer_count - 1;
 
-    return i < 0 || m->g.losses[i].input != m->g.layer_count - 1 ? "" : tt_model_loss_name(m, i);
+    if (g->judged >= 0 && g->losses[g->judged].input == last)
+        return tt_model_loss_name(m, g->judged);
+    for (int i = 0; i < g->loss_count; i++)
+        if (g->losses[i].input == last) return tt_model_loss_name(m, i);
+    return "";
 }
 
 int tt_model_plain_loss(const tt_model *m)

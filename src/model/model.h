@@ -90,7 +90,7 @@ int tt_model_layer_count(const tt_model *m);
 tt_layer_info tt_model_layer(const tt_model *m, int i);
 int tt_model_loss_count(const tt_model *m);
 const char *tt_model_loss_name(const tt_model *m, int i); /* "softmax_cross_entropy" */
-/* Of the loss that compares the last layer with labels; "": there is none. */
+/* Of the loss of the last layer, with labels if it has such; "": it has none. */
 const char *tt_model_judged_by(const tt_model *m);
 
 /* The calls it was compiled to, one line each with kernel, layout and shape: `tutti summary

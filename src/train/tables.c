@@ -340,7 +340,8 @@ tt_err tables_put(tt_trainer *t, int i, const tt_entry *rows, const tt_entry *va
     tt_err err = take_floats(values, n, m->dim, &w);
 
     for (int64_t k = 0; k < n * m->dim && !err; k++)
-        if (!isfinite(w[k])) err = tt_fail(TT_ECKPT, "%s has numbers that are not finite", m->name);
+        if (!isfinite(w[k]))
+            err = tt_fail(TT_EFORMAT, "%s has numbers that are not finite", m->name);
     if (!err) err = put_records(t, i, rows, n, &w, 1);
     free(w);
     return err;

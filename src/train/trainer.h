@@ -255,7 +255,7 @@ int64_t tables_begin(const tt_trainer *t, int i); /* a hash of what it is before
 tt_err tables_fit(const tt_trainer *t, int i, const tt_entry *head, const tt_entry *rows,
                   const tt_entry *values, bool bound);
 /* Rows of a tensor of somebody's that is (rows, dim), all of them or, with `rows`, those, which
- * fit: into table i with the state of new ones. */
+ * fit: into table i with the state of new ones. TT_EFORMAT: some are not finite. */
 tt_err tables_put(tt_trainer *t, int i, const tt_entry *rows, const tt_entry *values);
 /* Numbers of a sparse tensor to where they are in a dense one, of the shape of `p`, which is as a
  * training begins if a `head` is given. */

@@ -392,7 +392,7 @@ tt_err tt_use_text(tt_use *u, const tt_data **out)
     *out = NULL;
     if (!u->text && tokens) {
         if ((err = tt_data_open_spelling(tokens, u->job.data, &u->text)))
-            return tt_context(err, "%s", u->o.weights);
+            return tt_context(err == TT_EFORMAT ? TT_ECKPT : err, "%s", u->o.weights);
         err = meaning_compare(u->o.weights, meaning_of(u->meta), tt_data_meaning(u->text));
         if (err) tt_data_close(u->text), u->text = NULL;
     } else if (!u->text) {

@@ -282,6 +282,7 @@ static tt_err take_rows(loading *l, const tt_entry *e, const tt_entry *rows, int
         err = tables_scatter(head, rows, e, p, l->w + p->at);
     else if (fits && !(err = tables_fit(l->t, k - l->count, head, rows, e, l->put)) && l->put)
         err = tables_put(l->t, k - l->count, rows, e);
+    if (err == TT_EFORMAT) return tt_repeat(TT_ECKPT, tt_message());
     if (fits && err != TT_ECKPT) {
         l->taken++;
         return err;
