@@ -37,7 +37,7 @@ static tt_err try_rank(tt_world *w, void *arg)
     tt_train_found found;
     tt_trainer *t = NULL;
     tt_progress p = {0};
-    tt_err err;
+    tt_err err = TT_OK;
     int count;
 
     TRY(tt_tree_parse("job", job_text, strlen(job_text), &o.job));

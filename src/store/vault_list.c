@@ -313,7 +313,7 @@ bool tt_vault_head_read(int fd, const struct stat *st, vault_head *h)
 
     for (;;) {
         if (!read_at(fd, h, front, 0) || !read_commit(fd, &h->commit) ||
-            !read_at(fd, h->note, sizeof *h - note, note) || !read_commit(fd, &again))
+            !read_at(fd, (char *)h + note, sizeof *h - note, note) || !read_commit(fd, &again))
             return false;
         if (!memcmp(&h->commit, &again, sizeof again)) break;
         if (!--tries) return false; /* none of ours can change that often */
