@@ -1,8 +1,7 @@
 /* spelling: what the tokens of a text stand for, apart from the text. A checkpoint keeps it, so
  * that a model can go on with a text where nothing is left of what it was trained on.
  *
- *   {"names": ["\n", " ", "a"], "edge": 0, "first": 2}   characters; the edge of lines, if it has
- * any
+ *   {"names": ["\n", " ", "a"], "edge": 0, "first": 2}   characters; lines have an edge
  *   {"bytes": 256, "first": 70}                          bytes: 256, or 257 with an edge
  *   {"tokenizer": 50257, "first": 464}                   GPT-2's, so many: the folder that the job
  *                                                        names says what they are
