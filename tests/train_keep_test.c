@@ -157,6 +157,7 @@ TT_TEST(keep, a_slot_that_was_written_to_while_it_was_looked_at_is_not_taken)
     world_of("late", 1, 3, NULL, 5, exact);
     EXPECT_ERR(TT_EPEER, tt_sim_run(3, NULL, 30, train_rank, &x));
     EXPECT(strstr(tt_message(), "slot 1 was written to while this world began"));
+    forget_vaults("late", 1);
 }
 
 /* Who ended it may have been killed before it told anybody: between the commit and that are a few

@@ -98,6 +98,7 @@ static void expect_found(const char *folder, const char *more, const int *hosts,
     EXPECT_INT(5, x.found.label.step); /* rank 1 had its part in step 6 */
     EXPECT(x.found.lost);
     EXPECT_STR(one.sha, x.sha);
+    forget_vaults(folder, 3);
 }
 
 TT_TEST(numbers, a_changed_bit_is_found_and_its_rank_is_named)
@@ -133,6 +134,7 @@ TT_TEST(numbers, of_two_ranks_none_is_named_and_both_go_back)
     EXPECT_INT(5, x.found.label.step);
     EXPECT(x.found.label.attempt > 0 && x.found.lost);
     EXPECT_STR(one.sha, x.sha);
+    forget_vaults("two", 1);
 }
 
 /* ---- numbers that are none ---- */
@@ -343,6 +345,7 @@ TT_TEST(numbers, a_skipped_step_is_in_the_vault)
                 (nan_trial){.changes = skip, .folder = "skip", .keep = true, .generation = 11});
     EXPECT_INT(27, x.steps);
     EXPECT_STR(one.sha, x.sha);
+    forget_vaults("skip", 1);
 }
 
 TT_TEST(numbers, going_back_takes_another_order_and_every_sample_once)
@@ -429,6 +432,7 @@ TT_TEST(numbers, the_other_order_outlives_the_world)
         (nan_trial){
             .changes = back, .folder = "vault", .keep = true, .generation = 2, .resume = true});
     EXPECT_STR(whole.sha, x.sha);
+    forget_vaults("vault", 1);
 }
 
 /* ---- audits ---- */

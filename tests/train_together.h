@@ -142,4 +142,15 @@ static inline void vault_of(const char *run, int host, char folder[4096])
     EXPECT_OK(tt_vault_folder(path, 1, NULL, folder, &on_disk));
 }
 
+/* What a supervisor would do at the end. */
+static inline void forget_vaults(const char *run, int hosts)
+{
+    char folder[4096];
+
+    for (int i = 0; i < hosts; i++) {
+        vault_of(run, i, folder);
+        EXPECT_OK(tt_vault_remove(folder));
+    }
+}
+
 #endif
