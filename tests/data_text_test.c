@@ -227,6 +227,14 @@ TT_TEST(text, a_spelling_that_is_none_is_refused)
         json_decref(j);
     }
     EXPECT_ERR(TT_EFORMAT, tt_data_open_spelling(NULL, NULL, &(tt_data *){NULL}));
+    /* a token may stand for nothing, and a text begin with any */
+    json_t *j = json_loads("{\"names\": [\"\", \"a\"]}", 0, NULL);
+    tt_data *d;
+    EXPECT_OK(tt_data_open_spelling(j, NULL, &d));
+    EXPECT_INT(0, tt_data_first(d));
+    EXPECT_INT(2, tt_data_token_count(d));
+    tt_data_close(d);
+    json_decref(j);
 }
 
 TT_TEST(text, bytes_are_tokens_too)
