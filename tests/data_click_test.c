@@ -162,7 +162,7 @@ TT_TEST(data_criteo, files_without_labels_are_to_predict_from)
     EXPECT_REFUSED(TT_EDATA, "the loss wants labels, but none were given", criteo_job, want);
     EXPECT_OK(tt_tree_parse("job.yaml", criteo_job, strlen(criteo_job), &tree));
     want.only_x = true;
-    EXPECT_OK(tt_data_open_split(tt_tree_root(tree), &want, 7, TT_TRAIN, &d));
+    EXPECT_OK(tt_data_open_split(tt_tree_root(tree), &want, 7, TT_TRAIN, NULL, &d));
     EXPECT_INT(2, tt_data_count(d, TT_TRAIN));
     EXPECT(!tt_data_labelled(d, TT_TRAIN));
     want.classes = 0;

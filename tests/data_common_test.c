@@ -210,6 +210,16 @@ static ino_t inode_of(const char *path)
     return st.st_ino;
 }
 
+/* What a checkpoint keeps is the same, whoever decoded it. */
+static void expect_same_learned(const tt_data *x, const tt_data *y)
+{
+    json_t *a = tt_data_learned(x), *b = tt_data_learned(y);
+
+    EXPECT(!a == !b && (!a || json_equal(a, b)));
+    json_decref(a);
+    json_decref(b);
+}
+
 TT_TEST(data_common, every_format_is_the_same_as_alone)
 {
     write_everything();
@@ -232,6 +242,7 @@ TT_TEST(data_common, every_format_is_the_same_as_alone)
         EXPECT(made == inode_of(tt_data_common(second.data, NULL))); /* nobody made it again */
         expect_same(&alone, &first, want);
         expect_same(&alone, &second, want);
+        expect_same_learned(alone.data, second.data);
         shut(&first);
         expect_same(&alone, &second, want); /* it does not depend on who made it */
         shut(&second);

@@ -4,11 +4,16 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
-static tt_err open_split(const char *text, tt_data_want want, tt_split split, opened *o)
+static tt_err open_learned(const char *text, tt_data_want want, tt_split split,
+                           const json_t *learned, opened *o)
 {
     *o = (opened){0};
     EXPECT_OK(tt_tree_parse("job.yaml", text, strlen(text), &o->tree));
-    return tt_data_open_split(tt_tree_root(o->tree), &want, 7, split, &o->data);
+    return tt_data_open_split(tt_tree_root(o->tree), &want, 7, split, learned, &o->data);
+}
+static tt_err open_split(const char *text, tt_data_want want, tt_split split, opened *o)
+{
+    return open_learned(text, want, split, NULL, o);
 }
 
 static tt_data_want to_predict(tt_data_want want)
@@ -17,20 +22,31 @@ static tt_data_want to_predict(tt_data_want want)
     return want;
 }
 
-/* The split opened alone, for its samples, has the values it has beside the other. */
-static void expect_same_alone(const char *job, tt_data_want want, tt_split split)
+static void expect_same_values(const opened *x, const opened *y, tt_split split, tt_data_want want)
 {
-    opened both, alone;
-    whole a, b;
+    whole a = take_all(x->data, split, want), b = take_all(y->data, split, want);
 
-    EXPECT_OK(open_text(job, want, &both));
-    EXPECT_OK(open_split(job, to_predict(want), split, &alone));
-    a = take_all(both.data, split, want);
-    b = take_all(alone.data, split, want);
     EXPECT_INT(a.b.n, b.b.n);
     EXPECT(!memcmp(a.b.x, b.b.x, sizeof *a.b.x * (size_t)(a.b.n * a.row.features)));
     free_all(&a);
     free_all(&b);
+}
+
+/* The split opened alone, for its samples, has the values it has beside the other; and also by what
+ * is written down of the other. */
+static void expect_same_alone(const char *job, tt_data_want want, tt_split split)
+{
+    opened both, alone, learned;
+
+    EXPECT_OK(open_text(job, want, &both));
+    EXPECT_OK(open_split(job, to_predict(want), split, &alone));
+    expect_same_values(&both, &alone, split, want);
+    json_t *j = tt_data_learned(both.data);
+    EXPECT_OK(open_learned(job, to_predict(want), split, j, &learned));
+    expect_same_values(&both, &learned, split, want);
+    EXPECT(tt_data_meaning(alone.data).words == tt_data_meaning(learned.data).words);
+    json_decref(j);
+    shut(&learned);
     shut(&both);
     shut(&alone);
 }
@@ -337,14 +353,19 @@ static void write_towns(const char *path, bool labels)
     tt_str_free(&text);
 }
 
-static tt_err open_aimed(const char *text, const char *file, tt_data_want want, opened *o)
+static tt_err open_aimed_learned(const char *text, const char *file, tt_data_want want,
+                                 const json_t *learned, opened *o)
 {
     tt_err err;
 
     *o = (opened){0};
     EXPECT_OK(tt_tree_parse("job.yaml", text, strlen(text), &o->tree));
     if ((err = tt_data_aim(tt_tree_root(o->tree), file))) return err;
-    return tt_data_open_split(tt_tree_root(o->tree), &want, 7, TT_VAL, &o->data);
+    return tt_data_open_split(tt_tree_root(o->tree), &want, 7, TT_VAL, learned, &o->data);
+}
+static tt_err open_aimed(const char *text, const char *file, tt_data_want want, opened *o)
+{
+    return open_aimed_learned(text, file, want, NULL, o);
 }
 
 TT_TEST(data_predict, rows_of_a_split_are_known_by_their_row_in_the_file)
@@ -405,6 +426,117 @@ TT_TEST(data_predict, a_file_of_new_rows_means_what_it_meant_in_training)
     EXPECT_ERR(TT_EINVAL, open_aimed("train: {format: synth}", "new.csv", to_predict(want), &o));
     EXPECT_MESSAGE("that has no files");
     shut(&o);
+}
+
+/* What is written down of a training set, as a checkpoint has it. */
+static json_t *learn(const char *job, tt_data_want want)
+{
+    opened o;
+    char *text;
+
+    EXPECT_OK(open_text(job, want, &o));
+    json_t *j = tt_data_learned(o.data), *again;
+    EXPECT(j);
+    text = json_dumps(j, 0);
+    again = json_loads(text, 0, NULL);
+    free(text);
+    json_decref(j);
+    shut(&o);
+    return again;
+}
+
+TT_TEST(data_predict, new_rows_need_no_training_set)
+{
+    tt_data_want want = wants_vector(3, 2, 0);
+    opened with, without;
+
+    write_towns("t.csv", true);
+    write_towns("new.csv", true);
+    json_t *j = learn(split_job, want);
+    EXPECT_OK(open_aimed(split_job, "new.csv", want, &with));
+    EXPECT(!remove("t.csv"));
+    EXPECT_ERR(TT_EDATA, open_aimed(split_job, "new.csv", want, &without));
+    shut(&without);
+    EXPECT_OK(open_aimed_learned(split_job, "new.csv", want, j, &without));
+    expect_same_values(&with, &without, TT_VAL, want);
+    for (int i = 0; i < 16; i++)
+        EXPECT_INT(tt_data_label(with.data, TT_VAL, i), tt_data_label(without.data, TT_VAL, i));
+    EXPECT(tt_data_meaning(with.data).words == tt_data_meaning(without.data).words);
+    EXPECT(tt_data_meaning(with.data).scale == tt_data_meaning(without.data).scale);
+    EXPECT_INT(0, tt_data_count(without.data, TT_TRAIN));
+    shut(&without);
+    EXPECT_OK(open_aimed_learned(split_job, "new.csv", to_predict(want), j, &without));
+    EXPECT_STR("no", tt_data_class_name(without.data, 0));
+    EXPECT_STR("yes", tt_data_class_name(without.data, 1));
+    expect_same_values(&with, &without, TT_VAL, want);
+    shut(&without);
+    shut(&with);
+    write_text("new.csv", "n,city\n1,Oslo\n"); /* a word that training never saw */
+    EXPECT_OK(open_aimed_learned(split_job, "new.csv", to_predict(want), j, &without));
+    shut(&without);
+    json_decref(j);
+}
+
+TT_TEST(data_predict, words_that_cannot_be_written_down_need_the_training_set)
+{
+    tt_data_want want = wants_vector(3, 2, 0);
+    tt_str text = {0};
+    opened o;
+
+    write_towns("t.csv", true);
+    tt_str_add(&text, "n,city,y\n1,K\xf6ln,no\n2,Bern,yes\n3,Bern,yes\n4,Bern,no\n");
+    write_text("t.csv", text.data); /* which is no UTF-8 */
+    EXPECT_OK(open_text(split_job, want, &o));
+    EXPECT(!tt_data_learned(o.data));
+    shut(&o);
+    tt_str_free(&text);
+}
+
+TT_TEST(data_predict, what_is_written_down_may_be_damaged)
+{
+    static const char *const bad[] = {
+        "7",
+        "[]",
+        "{}",
+        "{\"columns\": 7}",
+        "{\"columns\": []}",
+        "{\"columns\": [7, 7, 7]}",
+        "{\"columns\": [{\"type\": \"number\"}]}",
+        "{\"columns\": [{\"type\": \"numeric\"}, {\"type\": \"category\"}]}",
+        "{\"columns\": [{\"type\": \"category\", \"words\": [\"a\", \"a\"]}]}",
+        "{\"columns\": [{\"type\": \"category\", \"words\": [\"a\", 7]}]}",
+        "{\"columns\": [{\"type\": \"id\", \"hash\": -1}]}",
+        "{\"columns\": %s, \"scaled\": [3]}",
+        "{\"columns\": %s, \"scaled\": [-1]}",
+        "{\"columns\": %s, \"scaled\": [0.5]}",
+        "{\"columns\": %s, \"scaled\": [0]}",
+        "{\"columns\": %s, \"scaled\": [0], \"mean\": [1, 2], \"deviation\": [1, 2, 3]}",
+        "{\"columns\": %s, \"scaled\": [0], \"mean\": [1, 2, 3], \"deviation\": [1, \"2\", 3]}",
+        "{\"columns\": %s, \"scaled\": [0], \"mean\": [1, 2, 3], \"deviation\": [1, 0, 3]}",
+        "{\"columns\": %s, \"index_base\": 2}",
+        "{\"columns\": %s, \"label_base\": \"1\"}",
+        "{\"columns\": %s, \"tokens\": {}}",
+    };
+    static const char columns[] = "[{\"type\": \"numeric\"}, {\"type\": \"category\", \"words\": "
+                                  "[\"Bern\", \"Rome\"]}, {\"type\": \"label\"}]";
+    tt_data_want want = wants_vector(3, 2, 0);
+
+    write_towns("new.csv", false);
+    for (int i = 0; i < TT_COUNT(bad); i++) {
+        tt_str text = {0};
+        opened o;
+        const char *at = strstr(bad[i], "%s");
+        tt_str_put(&text, bad[i], at ? (size_t)(at - bad[i]) : strlen(bad[i]));
+        if (at) tt_str_add(&text, "%s%s", columns, at + 2);
+        json_t *j = json_loads(text.data, JSON_DECODE_ANY, NULL);
+        EXPECT(j);
+        tt_err err = open_aimed_learned(split_job, "new.csv", to_predict(want), j, &o);
+        bool nothing = i < 3; /* then the training set is asked, and it is not there */
+        if (err != (nothing ? TT_EDATA : TT_EFORMAT)) FAIL("%s: %d", text.data, err);
+        shut(&o);
+        json_decref(j);
+        tt_str_free(&text);
+    }
 }
 
 TT_TEST(data_predict, any_format_can_be_pointed_at_another_file)

@@ -180,9 +180,9 @@ TT_TEST(text, tokens_are_spelled_without_the_text)
     write_text("names.txt", "zoé\nab\n");
     EXPECT_OK(
         open_with("{dir: '', train: {format: lines, file: names.txt}}", tokens(8, 20), &tree, &d));
-    json_t *j = tt_data_spelling(d);
+    json_t *j = tt_data_learned(d);
     EXPECT(j);
-    EXPECT_OK(tt_data_open_spelling(j, NULL, &again));
+    EXPECT_OK(tt_data_open_text(j, NULL, &again));
     EXPECT_INT(tt_data_edge(d), tt_data_edge(again));
     EXPECT_INT(tt_data_first(d), tt_data_first(again));
     EXPECT_INT(tt_data_token_count(d), tt_data_token_count(again));
@@ -218,19 +218,19 @@ TT_TEST(text, a_spelling_that_is_none_is_refused)
     };
 
     for (int i = 0; i < TT_COUNT(bad); i++) {
-        json_t *j = json_loads(bad[i], 0, NULL);
+        json_t *j = json_pack("{s:o}", "tokens", json_loads(bad[i], 0, NULL));
         tt_data *d;
         EXPECT(j);
-        if (tt_data_open_spelling(j, NULL, &d) != TT_EFORMAT) FAIL("taken: %s", bad[i]);
+        if (tt_data_open_text(j, NULL, &d) != TT_EFORMAT) FAIL("taken: %s", bad[i]);
         EXPECT(!d);
         EXPECT_MESSAGE("what it says of its tokens is damaged");
         json_decref(j);
     }
-    EXPECT_ERR(TT_EFORMAT, tt_data_open_spelling(NULL, NULL, &(tt_data *){NULL}));
+    EXPECT_ERR(TT_EFORMAT, tt_data_open_text(NULL, NULL, &(tt_data *){NULL}));
     /* a token may stand for nothing, and a text begin with any */
-    json_t *j = json_loads("{\"names\": [\"\", \"a\"]}", 0, NULL);
+    json_t *j = json_loads("{\"tokens\": {\"names\": [\"\", \"a\"]}}", 0, NULL);
     tt_data *d;
-    EXPECT_OK(tt_data_open_spelling(j, NULL, &d));
+    EXPECT_OK(tt_data_open_text(j, NULL, &d));
     EXPECT_INT(0, tt_data_first(d));
     EXPECT_INT(2, tt_data_token_count(d));
     tt_data_close(d);

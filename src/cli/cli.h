@@ -64,6 +64,7 @@ tt_err cli_threads(int64_t wanted, int *out); /* of --threads: 0 as the job says
  * own). */
 typedef struct cli_use_opts {
     const char *job, *weights, *runs, *layer;
+    const char *data; /* a file that is to be the validation set; NULL: the job's own */
     const tt_opt_list *set;
     bool partial;
     int64_t threads, batch;

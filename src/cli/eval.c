@@ -5,12 +5,15 @@
 
 typedef struct eval_opts {
     tt_opt_list set;
-    const char *weights, *split, *runs;
+    const char *data, *weights, *split, *runs;
     int64_t threads, batch;
     bool partial, json;
 } eval_opts;
 
 static const tt_option options[] = {
+    {"data", 'd', TT_OPT_STRING, offsetof(eval_opts, data), "FILE",
+     "rows to judge by instead of the job's: a file like the training set's, which has their "
+     "labels, too"},
     {"weights", 'w', TT_OPT_STRING, offsetof(eval_opts, weights), "FILE",
      "a run, a checkpoint or a safetensors file; best: of a run, its best checkpoint; a run given "
      "instead of a job has its own newest"},
@@ -57,10 +60,14 @@ static int eval_run(const void *opts, int argc, const char **argv)
     tt_err err;
 
     (void)argc;
+    if (o->data && o->split)
+        return cli_fail(tt_fail(TT_EINVAL, "give either --data or --split, not both"));
+    if (o->data) name = o->data;
     if ((err = cli_split(o->split, &split)) ||
         (err = cli_use_open(&(cli_use_opts){.job = argv[0],
                                             .weights = o->weights,
                                             .runs = o->runs,
+                                            .data = o->data,
                                             .set = &o->set,
                                             .partial = o->partial,
                                             .threads = o->threads,
@@ -84,11 +91,13 @@ const tt_command cli_eval = {
         "Gives loss and accuracy, of two classes the area under the ROC curve (auc), and of pixels "
         "the mean intersection over union (miou), of the weights on a split of the job's data. Of "
         "a run the newest valid checkpoint is taken; "
-        "--weights best, or RUN/checkpoints/step-..., takes another.",
-    .examples = (const char *const[]){"tutti eval last", "the newest run",
-                                      "tutti eval job.yaml --weights model.safetensors",
-                                      "weights from elsewhere", "tutti eval last --split train",
-                                      "on the training data", NULL},
+        "--weights best, or RUN/checkpoints/step-..., takes another. A run knows the words, means "
+        "and deviations of its training data: files given by --data need no others.",
+    .examples =
+        (const char *const[]){"tutti eval last", "the newest run", "tutti eval last --data new.csv",
+                              "on other rows", "tutti eval job.yaml --weights model.safetensors",
+                              "weights from elsewhere", "tutti eval last --split train",
+                              "on the training data", NULL},
     CLI_OPTIONS(options),
     .out_size = sizeof(eval_opts),
     .run = eval_run,

@@ -232,6 +232,15 @@ tt_err cli_split(const char *name, tt_split *out)
     return TT_OK;
 }
 
+static tt_err aim(tt_tree *job, const char *file)
+{
+    tt_node *data = tt_tree_get(job, "data");
+
+    if (!data || data->kind != TT_MAP)
+        return tt_fail(TT_EINVAL, "--data %s: the job has no data, so its format is unknown", file);
+    return tt_data_aim(data, file);
+}
+
 tt_err cli_use_open(const cli_use_opts *o, cli_use *out)
 {
     tt_use_opts uo = {.partial = o->partial, .layer = o->layer};
@@ -260,6 +269,7 @@ tt_err cli_use_open(const cli_use_opts *o, cli_use *out)
     err = tt_use_open(&uo, &out->use);
     if (err == TT_EFORMAT)
         err = tt_repeat(TT_ECKPT, tt_message()); /* the bad file is the weights' */
+    if (!err && o->data) err = aim(out->job.tree, o->data);
 out:
     if (err) cli_use_close(out);
     return err;

@@ -304,15 +304,6 @@ static tt_err write_rows(tt_use *u, int64_t count, table *t)
     return err;
 }
 
-static tt_err aim(tt_tree *job, const char *file)
-{
-    tt_node *data = tt_tree_get(job, "data");
-
-    if (!data || data->kind != TT_MAP)
-        return tt_fail(TT_EINVAL, "--data %s: the job has no data, so its format is unknown", file);
-    return tt_data_aim(data, file);
-}
-
 static tt_err predict(const predict_opts *o, const char *job, bool json, tt_split split)
 {
     table t = {.f = stdout, .json = json, .split = split};
@@ -324,13 +315,13 @@ static tt_err predict(const predict_opts *o, const char *job, bool json, tt_spli
                                             .weights = o->weights,
                                             .runs = o->runs,
                                             .layer = o->layer,
+                                            .data = o->data,
                                             .set = &o->set,
                                             .partial = o->partial,
                                             .threads = o->threads,
                                             .batch = o->batch},
                             &u)))
         return err;
-    if (o->data && (err = aim(u.job.tree, o->data))) goto out;
     if ((err = tt_use_count(u.use, split, &count))) goto out;
     if (o->limit > 0 && o->limit < count) count = o->limit;
     t.meaning = meaning_of(u.use, o->layer, &t);

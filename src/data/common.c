@@ -43,7 +43,7 @@ enum { LOOK_MS = 5, ALIGN = 64, TMPFS = 0x01021994, HUGE_PAGE = 2 << 20 };
 
 /* ---- The file ---- */
 
-static const char MAGIC[16] = "tutti content 5";
+static const char MAGIC[16] = "tutti content 6";
 
 enum {
     NAME,
@@ -57,6 +57,7 @@ enum {
     TARGET,
     STANDARDISE,
     TOKEN_SIZE,
+    LEARNED,
     SPANS
 };
 
@@ -65,7 +66,8 @@ typedef struct span {
     uint64_t crc;
 } span;
 
-/* A source. What only the opening of a second one asks of it (schema, bases) is not kept. */
+/* A source. What only the opening of a second one asks of it (schema, bases) is kept as it is told
+ * to those who have not the training set. */
 typedef struct kept {
     int64_t there, count, rows, labels, targets, classes, keep, bytes, pixels;
     int64_t tokens, window, edge, text_bytes, ids_each;
@@ -128,7 +130,8 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
                                 [LABEL] = s->label,
                                 [TARGET] = s->target,
                                 [STANDARDISE] = s->standardise,
-                                [TOKEN_SIZE] = s->token_size};
+                                [TOKEN_SIZE] = s->token_size,
+                                [LEARNED] = s->learned};
     const size_t size[SPANS] = {[NAME] = strlen(s->name) + 1,
                                 [CLASS_NAMES] = names->size,
                                 [SAMPLES] = text ? (size_t)s->tokens * sizeof *s->token
@@ -140,7 +143,8 @@ static void lay_out_source(head *h, int which, const tt_source *s, body *b)
                                 [LABEL] = rows * (size_t)s->labels * sizeof *s->label,
                                 [TARGET] = rows * (size_t)s->targets * sizeof *s->target,
                                 [STANDARDISE] = each * sizeof *s->standardise,
-                                [TOKEN_SIZE] = (size_t)s->token_sizes * sizeof *s->token_size};
+                                [TOKEN_SIZE] = (size_t)s->token_sizes * sizeof *s->token_size,
+                                [LEARNED] = s->learned ? strlen(s->learned) + 1 : 0};
     for (int i = 0; i < SPANS; i++) lay_out(h, &k->span[i], array[i], size[i]);
     memcpy(b->array[which], array, sizeof array);
 }
@@ -250,15 +254,16 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
 {
     const span *at = k->span;
     tt_source *s;
-    const char *name;
+    const char *name, *learned;
 
     for (int i = 0; i < SPANS; i++)
         if (!whole_span(map, file_size, &at[i])) return NULL;
     name = bytes_of(map, &at[NAME]);
-    if (!name || name[at[NAME].size - 1] || k->rows < 1 || k->rows > INT64_MAX / 16 ||
-        k->count < k->rows || k->labels < 1 || k->shape.rank < 1 || k->shape.rank > 6 ||
-        k->classes < 0 || k->classes > INT32_MAX || k->ids_each < 0 || k->keep < TT_KEEP_U8 ||
-        k->keep > TT_KEEP_TOKENS ||
+    learned = bytes_of(map, &at[LEARNED]);
+    if ((learned && learned[at[LEARNED].size - 1]) || !name || name[at[NAME].size - 1] ||
+        k->rows < 1 || k->rows > INT64_MAX / 16 || k->count < k->rows || k->labels < 1 ||
+        k->shape.rank < 1 || k->shape.rank > 6 || k->classes < 0 || k->classes > INT32_MAX ||
+        k->ids_each < 0 || k->keep < TT_KEEP_U8 || k->keep > TT_KEEP_TOKENS ||
         (at[ROW].size && at[ROW].size != ((size_t)k->rows + 1) * sizeof(int64_t)) ||
         (k->keep == TT_KEEP_SPARSE && !at[ROW].size) || !sizes_fit(k, bytes_of(map, &at[ROW])) ||
         !text_fits(k, bytes_of(map, &at[ROW])))
@@ -292,6 +297,7 @@ static tt_source *take_source(const char *map, uint64_t file_size, const kept *k
     s->standardise = bytes_of(map, &at[STANDARDISE]);
     s->token_size = bytes_of(map, &at[TOKEN_SIZE]);
     s->token_sizes = (int)(at[TOKEN_SIZE].size / sizeof *s->token_size);
+    s->learned = learned;
     if (take_class_names(map, k, s)) return s;
     tt_source_close(s);
     return NULL;

@@ -70,7 +70,7 @@ void tt_source_name_words(tt_source *s, const char *const *word, int count)
 
 tt_meaning tt_data_meaning(const tt_data *d)
 {
-    const tt_source *s = d->train ? d->train : d->val;
+    const tt_source *s = d->train && (d->train->words || !d->val) ? d->train : d->val;
     tt_meaning m = {s ? s->words : 0, 0};
 
     for (int64_t c = 0; d->mean && c < d->channels; c++) {

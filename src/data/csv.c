@@ -3,7 +3,8 @@
  * Two passes. The first checks every row's width, counts, and collects vocabularies; then the
  * layout of the features is known, and the second fills them in. Rows with categories are kept
  * sparse: a one-hot column costs one entry however many words there are. The validation file uses
- * the training file's vocabularies, so that feature 17 means the same in both. */
+ * the training file's vocabularies, so that feature 17 means the same in both; csv_learned.c writes
+ * them down for those who have not the training file. */
 #include "data/csv.h"
 
 #include <math.h>
@@ -514,6 +515,7 @@ static tt_err decode(tt_source *s, tt_node *map, const csv_keys *k, const tt_sou
     if ((err = mark_standardised(s, m))) goto out;
     note_words(s, m);
     s->schema = m;
+    tt_source_tell(s, "columns", tt_csv_tell(m));
 out:
     tt_csv_stop(&r);
     tt_csv_stop(&again);

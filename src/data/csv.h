@@ -1,7 +1,7 @@
 /* csv: rows of cells (RFC 4180), vocabularies, columns; private to data/csv*.c.
  *
  * csv_rows.c cuts text into cells and numbers words; csv_columns.c finds the job's columns in a
- * file; csv.c makes samples of them. */
+ * file; csv.c makes samples of them; csv_learned.c is what remains of them without the file. */
 #ifndef TT_CSV_H
 #define TT_CSV_H
 
@@ -92,6 +92,12 @@ tt_err tt_csv_columns(tt_source *s, const csv_keys *k, const tt_data_want *want,
 
 /* Reads what the job says of columns, without a file. */
 tt_err tt_csv_look(tt_source *s, const csv_keys *k);
+
+/* What a second file asks of the training file's columns, as JSON; NULL: there is too much of it,
+ * or words are no UTF-8. And a schema of which only that is known, for a source without rows.
+ * TT_EFORMAT: it is none of ours. */
+json_t *tt_csv_tell(const tt_schema *m);
+tt_err tt_csv_recall(const json_t *columns, tt_source *s);
 
 /* "FILE: what which", at `n` if that is known. */
 tt_err tt_csv_fail(const tt_node *n, const char *name, const char *what, const char *which);

@@ -49,7 +49,7 @@ static const tt_key keys[] = {
 /* The source whose shape and names count for both. */
 static const tt_source *leading(const tt_data *d)
 {
-    return d->train ? d->train : d->val;
+    return d->train && (d->part[TT_TRAIN].src || !d->val) ? d->train : d->val;
 }
 
 /* Channels and planes: of the file's shape if that is an image, else of the model's input. */
@@ -210,15 +210,17 @@ static double *take_doubles(tt_data *d)
     return tt_arena_take(d->arena, (size_t)d->channels * sizeof(double), sizeof(double));
 }
 
-/* Goes over all samples, unless another process has. */
-static void need_stats(tt_data *d)
+/* Goes over all samples, unless another process has, or a checkpoint says it. */
+static tt_err need_stats(tt_data *d)
 {
     double *mean, *deviation;
 
-    if (d->mean) return;
+    if (d->mean) return TT_OK;
     d->mean = mean = take_doubles(d);
     d->deviation = deviation = take_doubles(d);
+    if (!d->part[TT_TRAIN].src) return tt_data_recall_stats(d, mean, deviation);
     tt_data_stats(d, mean, deviation);
+    return TT_OK;
 }
 
 static tt_err set_values(tt_data *d, tt_node *map, const data_keys *k)
@@ -240,7 +242,7 @@ static tt_err set_values(tt_data *d, tt_node *map, const data_keys *k)
                             "columns have a normalize of their own; give one of the two");
     if (standardise || (normalize && wants_stats(k->normalize))) {
         scale = fixed != 0 ? fixed : natural_scale(d, d->train);
-        need_stats(d);
+        if ((err = need_stats(d))) return err;
         for (int64_t c = 0; c < d->channels; c++) {
             m.mean[c] = d->mean[c] * scale;
             m.std[c] = d->deviation[c] * fabs(scale);
@@ -278,7 +280,7 @@ static tt_err read_augment(tt_data *d, tt_node *n)
     tt_err err;
 
     if ((err = tt_node_read(n, "augment", augment_keys, TT_COUNT(augment_keys), &k))) return err;
-    if (!d->train || (!k.crop && !k.flip)) return TT_OK;
+    if (!d->part[TT_TRAIN].src || (!k.crop && !k.flip)) return TT_OK;
     if (!d->height || d->train->keep == TT_KEEP_SPARSE)
         return tt_node_fail(n, "augment is for images, and %s has none", d->train->name);
     if (d->want.classes > 0 && d->want.labels > 1 && d->want.labels != d->height * d->width)
@@ -468,14 +470,24 @@ static tt_err open_val(tt_data *d, const data_keys *k, tt_source_ctx c)
     return d->train ? check_alike(d->train, d->val) : TT_OK;
 }
 
-/* The validation set, and of the training set what that needs. */
-static tt_err open_val_alone(tt_data *d, const data_keys *k, tt_node *cut, tt_source_ctx c,
-                             uint64_t seed)
+/* Is it written down what words or numbers of a file stand for? */
+static bool says_words(const json_t *learned)
 {
-    bool stats = normalizes(k) && wants_stats(k->normalize);
+    return json_object_get(learned, "columns") || json_object_get(learned, "tokens") ||
+           json_object_get(learned, "index_base");
+}
+
+/* The validation set, and of the training set what that needs. */
+static tt_err open_val_alone(tt_data *d, tt_node *map, const data_keys *k, tt_node *cut,
+                             tt_source_ctx c, uint64_t seed)
+{
+    bool stats = normalizes(k) && wants_stats(k->normalize),
+         leans = tt_source_leans(k->val, &d->want);
     tt_err err;
 
-    if (stats || tt_source_leans(k->val, &d->want)) {
+    if (d->learned && (!leans || says_words(d->learned))) {
+        if ((err = tt_data_recall(d, map))) return err;
+    } else if (stats || leans) {
         if ((err = open_train(d, k, c, false))) return err;
         if (cut && (err = cut_val(d, cut, seed))) return err; /* statistics are of the rest */
     }
@@ -546,8 +558,8 @@ static tt_err make_common(tt_data *d, const data_keys *k, const tt_node *dir_at,
     return TT_OK;
 }
 
-static tt_err open_sources(tt_data *d, data_keys *k, const tt_node *dir_at, int split,
-                           uint64_t seed, const share *s)
+static tt_err open_sources(tt_data *d, tt_node *map, data_keys *k, int split, uint64_t seed,
+                           const share *s)
 {
     static const share none = {0};
     tt_source_ctx c = {.want = &d->want, .dir = ""};
@@ -555,7 +567,7 @@ static tt_err open_sources(tt_data *d, data_keys *k, const tt_node *dir_at, int 
     const tt_node *own = cut ? beside_split(cut) : NULL;
     tt_err err;
 
-    if ((err = tt_source_expand(d->arena, dir_at, k->dir, &c.dir))) return err;
+    if ((err = tt_source_expand(d->arena, tt_node_get(map, "dir"), k->dir, &c.dir))) return err;
     if (k->val && k->val->kind != TT_MAP)
         return tt_node_fail(k->val, "val must be a map: keys as in train, or {split: 0.1}");
     if (own && split == BOTH)
@@ -566,7 +578,7 @@ static tt_err open_sources(tt_data *d, data_keys *k, const tt_node *dir_at, int 
                             own->text);
     if (own) cut = take_split(&k->val);
     if (k->val && k->val != cut) inherit(k->val, k->train);
-    if (split == TT_VAL && k->val && k->val != cut) return open_val_alone(d, k, cut, c, seed);
+    if (split == TT_VAL && k->val && k->val != cut) return open_val_alone(d, map, k, cut, c, seed);
     if (tt_source_is_mapped(k->train) || (k->val && tt_source_is_mapped(k->val)))
         s = &none; /* the system has the pages of mapped files once */
     if (s->folders && (err = find_common(d, k, &c, seed, s))) return err;
@@ -576,7 +588,7 @@ static tt_err open_sources(tt_data *d, data_keys *k, const tt_node *dir_at, int 
 }
 
 static tt_err open_data(tt_node *map, const tt_data_want *want, uint64_t seed, int split,
-                        share with, tt_data **out)
+                        share with, const json_t *learned, tt_data **out)
 {
     data_keys k = {0};
     tt_data *d;
@@ -589,7 +601,8 @@ static tt_err open_data(tt_node *map, const tt_data_want *want, uint64_t seed, i
     if (split == TT_VAL && !k.val)
         return tt_fail(TT_EDATA, "the job has no validation data (data.val)");
     d = tt_data_new(want, seed);
-    if ((err = open_sources(d, &k, tt_node_get(map, "dir"), split, seed, &with))) goto out;
+    d->learned = learned;
+    if ((err = open_sources(d, map, &k, split, seed, &with))) goto out;
     set_geometry(d);
     if ((err = set_values(d, map, &k))) goto out;
     if (k.augment && (err = read_augment(d, k.augment))) goto out;
@@ -605,6 +618,7 @@ static tt_err open_data(tt_node *map, const tt_data_want *want, uint64_t seed, i
     if ((err = make_common(d, &k, tt_node_get(map, "dir"), seed))) goto out;
     d->want.input_at = NULL; /* the job may be closed before us, and the model, too */
     d->want.id_rows = NULL;
+    d->learned = NULL;
     *out = d;
     d = NULL;
 out:
@@ -614,19 +628,19 @@ out:
 
 tt_err tt_data_open(tt_node *map, const tt_data_want *want, uint64_t seed, tt_data **out)
 {
-    return open_data(map, want, seed, BOTH, (share){0}, out);
+    return open_data(map, want, seed, BOTH, (share){0}, NULL, out);
 }
 
 tt_err tt_data_open_common(tt_node *map, const tt_data_want *want, uint64_t seed,
                            const char *folders, double timeout_s, tt_data **out)
 {
-    return open_data(map, want, seed, BOTH, (share){folders, timeout_s}, out);
+    return open_data(map, want, seed, BOTH, (share){folders, timeout_s}, NULL, out);
 }
 
 tt_err tt_data_open_split(tt_node *map, const tt_data_want *want, uint64_t seed, tt_split split,
-                          tt_data **out)
+                          const json_t *learned, tt_data **out)
 {
-    return open_data(map, want, seed, (int)split, (share){0}, out);
+    return open_data(map, want, seed, (int)split, (share){0}, learned, out);
 }
 
 static tt_err rows_source(const tt_data_want *want, const tt_data_rows *rows, const char *name,
@@ -766,7 +780,7 @@ int tt_data_classes(const tt_data *d)
 
 const char *tt_data_class_name(const tt_data *d, int i)
 {
-    const tt_source *s = leading(d);
+    const tt_source *s = d->train && (d->train->class_name || !d->val) ? d->train : d->val;
 
     return s->class_name && i >= 0 && i < s->classes ? s->class_name[i] : NULL;
 }

@@ -57,9 +57,12 @@ const char *tt_data_common(const tt_data *d, const char **why_not);
  * statistics (normalize: auto), the words of a CSV file, the first index of a LIBSVM file.
  *
  * Here, `val` may name files beside `split`: those are then the validation set, and the training
- * set is still what the split left of it, so that values mean what they meant in training. */
+ * set is still what the split left of it, so that values mean what they meant in training.
+ *
+ * With `learned`, what tt_data_learned said of the training set (else NULL), a validation set with
+ * files of its own is opened without it. TT_EFORMAT: that is none of ours. */
 tt_err tt_data_open_split(tt_node *data, const tt_data_want *want, uint64_t seed, tt_split split,
-                          tt_data **out);
+                          const json_t *learned, tt_data **out);
 
 /* Makes `file` the validation set that tt_data_open_split reads: in the training set's format, with
  * its keys, and with labels only if the file itself has them. A relative name is one of the working
@@ -108,12 +111,10 @@ void tt_data_decode(const tt_data *d, int32_t token, tt_str *out);
 int tt_data_edge(const tt_data *d);
 int tt_data_token_count(const tt_data *d); /* that stand for something: those below it */
 int tt_data_first(const tt_data *d);
-/* What the tokens stand for, for who has not the text: a new object for JSON; NULL: it is no text,
- * or nobody knows. And a dataset without samples, of which only the five functions above and
- * tt_data_meaning say anything; of GPT-2's tokens by the tokenizer that the job's `data` (else it
- * may be NULL) names. TT_EFORMAT: the object is none of ours. */
-json_t *tt_data_spelling(const tt_data *d);
-tt_err tt_data_open_spelling(const json_t *spelling, tt_node *data, tt_data **out);
+/* A dataset without samples, of what tt_data_learned said of a text's tokens: only the five
+ * functions above and tt_data_meaning say anything. GPT-2's tokens are by the tokenizer that the
+ * job's `data` (else it may be NULL) names. TT_EFORMAT: the object is none of ours. */
+tt_err tt_data_open_text(const json_t *learned, tt_node *data, tt_data **out);
 /* Bytes of text that a token which is judged in a split stands for, on the mean; the end of a line
  * has one. 0: it is no text, or not known. */
 double tt_data_token_bytes(const tt_data *d, tt_split split);
@@ -125,6 +126,9 @@ typedef struct tt_meaning {
     uint64_t words, scale;
 } tt_meaning;
 tt_meaning tt_data_meaning(const tt_data *d);
+/* What those are, for who has not the training set: a new object for JSON, as learned.c describes
+ * it. NULL: the training set decides on nothing, or it is too much to be said. */
+json_t *tt_data_learned(const tt_data *d);
 
 /* What the job's `data` map says of feeding, for tt_order and tt_feed_open. */
 enum { TT_THREADS_AUTO = -1 }; /* as many as there are CPUs to spare for: the caller knows */

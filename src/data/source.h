@@ -66,6 +66,8 @@ typedef struct tt_source {
     tt_schema *schema;       /* csv: so that the validation file uses the same one        */
     int index_base;          /* libsvm: as found in the training file ...                 */
     int label_base;          /* ... TT_LABEL_SIGN, 0 or 1                                 */
+    const char *learned;     /* those, as JSON: {"columns": ...}; NULL: there is nothing to say,
+                              * "": it cannot be said                                      */
 
     tt_arena *arena; /* names                                                             */
     tt_bytes file[2];
@@ -122,6 +124,11 @@ tt_source_fn tt_source_idx, tt_source_npy, tt_source_cifar10, tt_source_cifar100
 /* Adds to s->words. */
 void tt_source_name_word(tt_source *s, const void *word, size_t size);
 void tt_source_name_words(tt_source *s, const char *const *word, int count);
+
+/* What a second file asks of this one: adds a value, which it takes over, to s->learned; NULL: it
+ * cannot be said. */
+void tt_source_tell(tt_source *s, const char *key, json_t *value);
+enum { TT_LEARNED_MOST = UINT16_MAX }; /* words or numbers: every checkpoint has them */
 
 /* Zeroed memory that lives as long as the source: count * each bytes, overflow-checked. */
 tt_err tt_source_block(tt_source *s, int64_t count, int64_t each, size_t element, void *out);
@@ -276,7 +283,7 @@ typedef struct tt_common {
 
 struct tt_data {
     tt_data_want want;
-    tt_source *train; /* NULL: the validation set alone was opened                        */
+    tt_source *train; /* NULL: the validation set alone was opened. Recalled, it has no part */
     tt_source *val;   /* NULL: none, not opened, or cut from train                        */
     tt_part part[2];  /* by tt_split                                                */
     int64_t features;
@@ -285,6 +292,7 @@ struct tt_data {
     int64_t channels, plane;
     const float *b;
     const double *mean, *deviation; /* of tt_data_stats; NULL: nobody has asked            */
+    const json_t *learned;          /* while it is opened: instead of the training set     */
     int64_t height, width; /* of a plane, 0 if it is no image                             */
     int crop;
     bool flip;
@@ -318,6 +326,14 @@ void tt_fill_tokens(const tt_data *d, const tt_part *p, int64_t sample, tt_place
 
 /* Mean and deviation of each channel over the training samples, before scaling. */
 void tt_data_stats(const tt_data *d, double *mean, double *deviation);
+
+/* ---- Without the training set: learned.c ---- */
+
+/* Makes d->train of d->learned: without samples, but with all that a second set asks of it. `data`
+ * is the job's. TT_EFORMAT: it is none of ours. */
+tt_err tt_data_recall(tt_data *d, tt_node *data);
+/* Instead of tt_data_stats. */
+tt_err tt_data_recall_stats(const tt_data *d, double *mean, double *deviation);
 
 /* ---- Content in common: common.c ---- */
 

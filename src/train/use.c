@@ -170,8 +170,9 @@ static tt_err need_split(tt_use *u, tt_split split, bool only_x)
     if (!u->job.data) return tt_node_fail(tt_tree_root(u->o.job), "the job has no data");
     tt_data_close(u->data);
     want.only_x = only_x;
-    if ((err = tt_data_open_split(u->job.data, &want, (uint64_t)u->conf.seed, split, &u->data)))
-        return err;
+    if ((err = tt_data_open_split(u->job.data, &want, (uint64_t)u->conf.seed, split,
+                                  json_object_get(u->meta, "learned"), &u->data)))
+        return u->meta && err == TT_EFORMAT ? tt_context(TT_ECKPT, "%s", u->o.weights) : err;
     u->split = split;
     u->only_x = only_x;
     if ((err = meaning_compare(u->o.weights ? u->o.weights : "the model", meaning_of(u->meta),
@@ -386,12 +387,12 @@ tt_err tt_use_count(tt_use *u, tt_split split, int64_t *out)
 /* What it was trained with, whatever has become of the text. */
 tt_err tt_use_text(tt_use *u, const tt_data **out)
 {
-    const json_t *tokens = json_object_get(u->meta, "tokens");
+    const json_t *learned = json_object_get(u->meta, "learned");
     tt_err err = TT_OK;
 
     *out = NULL;
-    if (!u->text && tokens) {
-        if ((err = tt_data_open_spelling(tokens, u->job.data, &u->text)))
+    if (!u->text && json_object_get(learned, "tokens")) {
+        if ((err = tt_data_open_text(learned, u->job.data, &u->text)))
             return tt_context(err == TT_EFORMAT ? TT_ECKPT : err, "%s", u->o.weights);
         err = meaning_compare(u->o.weights, meaning_of(u->meta), tt_data_meaning(u->text));
         if (err) tt_data_close(u->text), u->text = NULL;

@@ -22,11 +22,11 @@ static void put_hash(json_t *meta, const char *key, uint64_t hash)
 void meaning_put(json_t *meta, const tt_data *d)
 {
     const tt_meaning m = tt_data_meaning(d);
-    json_t *spelling = tt_data_spelling(d);
+    json_t *learned = tt_data_learned(d);
 
     put_hash(meta, "words", m.words);
     put_hash(meta, "scale", m.scale);
-    if (spelling) json_object_set_new(meta, "tokens", spelling);
+    if (learned) json_object_set_new(meta, "learned", learned);
 }
 
 static uint64_t take_hash(const json_t *meta, const char *key)
