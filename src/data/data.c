@@ -481,19 +481,19 @@ static bool says_words(const json_t *learned)
 static tt_err open_val_alone(tt_data *d, tt_node *map, const data_keys *k, tt_node *cut,
                              tt_source_ctx c, uint64_t seed)
 {
-    bool stats = normalizes(k) && wants_stats(k->normalize),
-         leans = tt_source_leans(k->val, &d->want);
+    const bool stats = normalizes(k) && wants_stats(k->normalize),
+               leans = tt_source_leans(k->val, &d->want),
+               told = d->learned && (!leans || says_words(d->learned));
     tt_err err;
 
-    if (d->learned && (!leans || says_words(d->learned))) {
-        if ((err = tt_data_recall(d, map))) return err;
-    } else if (stats || leans) {
-        if ((err = open_train(d, k, c, false))) return err;
-        if (cut && (err = cut_val(d, cut, seed))) return err; /* statistics are of the rest */
+    if (stats || leans) {
+        if ((err = told ? tt_data_recall(d, map) : open_train(d, k, c, false))) return err;
+        if (cut && !told && (err = cut_val(d, cut, seed))) return err; /* of the rest */
     }
     if ((err = open_val(d, k, c))) return err;
     if (!d->train && d->val->bytes && !d->val->pixels && !strcmp(k->scale, "auto"))
-        return open_train(d, k, c, false); /* to know whether these bytes are pixels */
+        return told ? tt_data_recall(d, map) /* to know whether these bytes are pixels */
+                    : open_train(d, k, c, false);
     return TT_OK;
 }
 
