@@ -121,15 +121,21 @@ static const tt_kernels *halves_runnable[TT_COUNT(halves)];
 static int halves_count;
 static pthread_once_t halves_tried = PTHREAD_ONCE_INIT;
 
-/* The kernel hands out the tiles' registers to who asks for them. */
+/* The kernel hands out the tiles' registers to who asks for them: if it knows of any, and no thread
+ * has a signal stack that is too small for them. */
+enum { GET_XCOMP_SUPP = 0x1021, REQ_XCOMP_PERM = 0x1023, TILE_DATA = 18 }; /* of arch_prctl */
+
+#if !defined(__x86_64__)
+#define SYS_arch_prctl (-1)
+#endif
 static bool may_use_tiles(void)
 {
-#if defined(__x86_64__)
-    enum { REQUEST = 0x1023, TILE_DATA = 18 }; /* ARCH_REQ_XCOMP_PERM; XFEATURE_XTILEDATA */
-    return !syscall(SYS_arch_prctl, REQUEST, TILE_DATA);
-#else
-    return false;
-#endif
+    return !syscall(SYS_arch_prctl, REQ_XCOMP_PERM, TILE_DATA);
+}
+static bool has_tiles(void)
+{
+    uint64_t known = 0;
+    return !syscall(SYS_arch_prctl, GET_XCOMP_SUPP, &known) && known >> TILE_DATA & 1;
 }
 
 /* In the child: nothing of what the process does about signals is to keep it from dying. */
@@ -197,6 +203,9 @@ static bool works_in_child(const half *h)
 
     for (int i = 0; i < 2 && told == TT_TRIAL_UNTOLD; i++)
         told = tt_trial_in_child(tiles ? tiles_work : h->trial, 5);
+    if (told == TT_TRIAL_FAILED && tiles && has_tiles() &&
+        tt_trial_in_child(may_use_tiles, 5) == TT_TRIAL_FAILED)
+        told = TT_TRIAL_UNTOLD;
     /* The permission is the process's: threads that are there have it from now on, and so do
      * others. */
     if (told == TT_TRIAL_WORKED && tiles && !may_use_tiles()) told = TT_TRIAL_UNTOLD;
