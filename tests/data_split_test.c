@@ -462,7 +462,6 @@ TT_TEST(data_predict, new_rows_need_no_training_set)
     for (int i = 0; i < 16; i++)
         EXPECT_INT(tt_data_label(with.data, TT_VAL, i), tt_data_label(without.data, TT_VAL, i));
     EXPECT(tt_data_meaning(with.data).words == tt_data_meaning(without.data).words);
-    EXPECT(tt_data_meaning(with.data).scale == tt_data_meaning(without.data).scale);
     EXPECT_INT(0, tt_data_count(without.data, TT_TRAIN));
     shut(&without);
     EXPECT_OK(open_aimed_learned(split_job, "new.csv", to_predict(want), j, &without));
@@ -474,6 +473,65 @@ TT_TEST(data_predict, new_rows_need_no_training_set)
     write_text("new.csv", "n,city\n1,Oslo\n"); /* a word that training never saw */
     EXPECT_OK(open_aimed_learned(split_job, "new.csv", to_predict(want), j, &without));
     shut(&without);
+    json_decref(j);
+}
+
+/* Words are taken by position, so that columns that have changed places would be confused. */
+TT_TEST(data_predict, other_columns_than_those_of_training_are_refused)
+{
+    static const char job[] = "dir: .\n"
+                              "train: {format: csv, file: t.csv, columns: [%s]}\n"
+                              "val: {split: 0.25}\n";
+    static const char *const lists[] = {
+        "{name: a, type: category}, {name: b, type: category}, {name: y, type: label}",
+        "{name: b, type: category}, {name: a, type: category}, {name: y, type: label}",
+        "{name: a, type: category}, {name: y, type: label}",
+        "{index: 0, type: category}, {index: 1, type: category}, {name: y, type: label}",
+        "{name: a, type: category, hash: 2}, {name: b, type: category}, {name: y, type: label}",
+        "{name: a}, {name: b, type: category}, {name: y, type: label}",
+    };
+    tt_data_want want = wants_vector(4, 2, 0);
+    char text[400];
+    json_t *j = NULL;
+
+    write_text("t.csv", "a,b,y\nu,v,0\nv,u,1\nu,u,0\nv,v,1\n");
+    for (int i = 0; i < TT_COUNT(lists); i++) {
+        opened o;
+        snprintf(text, sizeof text, job, lists[i]);
+        if (!i) j = learn(text, want);
+        tt_err err = open_aimed_learned(text, "t.csv", to_predict(want), j, &o);
+        if (err != (i ? TT_EINVAL : TT_OK)) FAIL("%s: %d", lists[i], err);
+        if (i) EXPECT_MESSAGE("trained with other columns than the job has now");
+        shut(&o);
+    }
+    json_decref(j);
+}
+
+TT_TEST(data_predict, rows_of_another_shape_are_scaled_as_in_training)
+{
+    static const char job[] = "dir: .\ntrain: {format: idx, images: x}\nnormalize: auto\n",
+                      plain[] = "dir: .\ntrain: {format: idx, images: x}\n";
+    tt_data_want want = wants(1, 4, 0, 0, 0, 0);
+    opened with, without;
+
+    write_images("x", 3, 3, 1);
+    write_images("flat", 3, 2, 7);
+    json_t *j = learn(job, want), *less = learn(plain, want);
+    EXPECT_OK(open_aimed(job, "flat", to_predict(want), &with));
+    EXPECT_OK(open_aimed_learned(job, "flat", to_predict(want), less, &without));
+    expect_same_values(&with, &without, TT_VAL, want); /* what is not said, the training set says */
+    shut(&without);
+    EXPECT(!remove("x"));
+    EXPECT_OK(open_aimed_learned(job, "flat", to_predict(want), j, &without));
+    expect_same_values(&with, &without, TT_VAL, want);
+    shut(&without);
+    shut(&with);
+    EXPECT_OK(open_aimed_learned(plain, "flat", to_predict(want), less, &without));
+    whole v = take_all(without.data, TT_VAL, want);
+    EXPECT_NEAR(7 / 255.0, v.b.x[0], 1e-7);
+    free_all(&v);
+    shut(&without);
+    json_decref(less);
     json_decref(j);
 }
 
@@ -513,12 +571,18 @@ TT_TEST(data_predict, what_is_written_down_may_be_damaged)
         "{\"columns\": %s, \"scaled\": [0], \"mean\": [1, 2], \"deviation\": [1, 2, 3]}",
         "{\"columns\": %s, \"scaled\": [0], \"mean\": [1, 2, 3], \"deviation\": [1, \"2\", 3]}",
         "{\"columns\": %s, \"scaled\": [0], \"mean\": [1, 2, 3], \"deviation\": [1, 0, 3]}",
-        "{\"columns\": %s, \"index_base\": 2}",
+        "{\"columns\": %s, \"index_base\": 4294967297}",
+        "{\"columns\": %s, \"shape\": []}",
+        "{\"columns\": %s, \"shape\": [-3]}",
+        "{\"columns\": %s, \"classes\": [\"a\", 7]}",
+        "{\"columns\": [{\"type\": \"category\", \"words\": \"a\"}]}",
         "{\"columns\": %s, \"label_base\": \"1\"}",
         "{\"columns\": %s, \"tokens\": {}}",
     };
-    static const char columns[] = "[{\"type\": \"numeric\"}, {\"type\": \"category\", \"words\": "
-                                  "[\"Bern\", \"Rome\"]}, {\"type\": \"label\"}]";
+    static const char columns[] =
+        "[{\"type\": \"numeric\", \"name\": \"n\", \"scaled\": true}, {\"type\": \"category\", "
+        "\"name\": "
+        "\"city\", \"words\": [\"Bern\", \"Rome\"]}, {\"type\": \"label\"}]";
     tt_data_want want = wants_vector(3, 2, 0);
 
     write_towns("new.csv", false);

@@ -223,7 +223,7 @@ TT_TEST(text, a_spelling_that_is_none_is_refused)
         EXPECT(j);
         if (tt_data_open_text(j, NULL, &d) != TT_EFORMAT) FAIL("taken: %s", bad[i]);
         EXPECT(!d);
-        EXPECT_MESSAGE("what it says of its tokens is damaged");
+        EXPECT_MESSAGE("what it says of its data is damaged");
         json_decref(j);
     }
     EXPECT_ERR(TT_EFORMAT, tt_data_open_text(NULL, NULL, &(tt_data *){NULL}));

@@ -145,10 +145,28 @@ static json_t *json_tensors(const tt_ckpt *c)
     return all;
 }
 
+/* For people: of long lists, which are words and means, how long they are. */
+static json_t *shortened(const json_t *j)
+{
+    enum { LONG = 16 };
+    const char *key;
+    json_t *copy, *value;
+
+    if (json_array_size(j) > LONG) return json_sprintf("%zu of them", json_array_size(j));
+    if (!json_is_object(j) && !json_is_array(j)) return json_deep_copy(j);
+    copy = json_is_object(j) ? json_object() : json_array();
+    for (size_t i = 0; i < json_array_size(j); i++)
+        json_array_append_new(copy, shortened(json_array_get(j, i)));
+    json_object_foreach((json_t *)(uintptr_t)j, key, value)
+        json_object_set_new(copy, key, shortened(value));
+    return copy;
+}
+
 static tt_err show(const char *folder, int64_t step, bool json)
 {
     tt_ckpt *c;
     const json_t *meta;
+    json_t *brief;
     char *text;
     tt_err err;
 
@@ -163,7 +181,9 @@ static tt_err show(const char *folder, int64_t step, bool json)
                                  meta, "tensors", json_tensors(c)),
                        false);
     } else {
-        text = json_dumps(meta, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+        brief = shortened(meta);
+        text = json_dumps(brief, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+        json_decref(brief);
         printf("step %lld of %s\n%s\n%d tensors:\n", (long long)tt_ckpt_step(c), folder,
                text ? text : "", tt_ckpt_count(c));
         free(text);

@@ -13,7 +13,8 @@ typedef struct eval_opts {
 static const tt_option options[] = {
     {"data", 'd', TT_OPT_STRING, offsetof(eval_opts, data), "FILE",
      "rows to judge by instead of the job's: a file like the training set's, which has their "
-     "labels, too"},
+     "labels, too; where those are in a file of their own, --set data.val.images=... and "
+     "data.val.labels=... (or x and y) name both"},
     {"weights", 'w', TT_OPT_STRING, offsetof(eval_opts, weights), "FILE",
      "a run, a checkpoint or a safetensors file; best: of a run, its best checkpoint; a run given "
      "instead of a job has its own newest"},

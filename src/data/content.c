@@ -70,10 +70,13 @@ void tt_source_name_words(tt_source *s, const char *const *word, int count)
 
 tt_meaning tt_data_meaning(const tt_data *d)
 {
-    const tt_source *s = d->train && (d->train->words || !d->val) ? d->train : d->val;
+    const tt_source *s = d->train ? d->train : d->val;
     tt_meaning m = {s ? s->words : 0, 0};
 
-    for (int64_t c = 0; d->mean && c < d->channels; c++) {
+    const bool recalled =
+        d->train && !d->part[TT_TRAIN].src; /* then those of others are left out */
+
+    for (int64_t c = 0; d->mean && !recalled && c < d->channels; c++) {
         float pair[2] = {(float)d->mean[c], (float)d->deviation[c]};
         m.scale = mix_bytes(m.scale, pair, sizeof pair);
     }

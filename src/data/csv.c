@@ -449,8 +449,7 @@ static tt_err finish_label(tt_source *s, const tt_data_want *want, tt_schema *m,
     return TT_OK;
 }
 
-/* Not the labels': to predict there need be none. */
-static void note_words(tt_source *s, const tt_schema *m)
+void tt_csv_name_words(tt_source *s, const tt_schema *m)
 {
     for (int i = 0; i < m->count; i++) {
         const column *c = &m->col[i];
@@ -513,9 +512,9 @@ static tt_err decode(tt_source *s, tt_node *map, const csv_keys *k, const tt_sou
     if ((err = lay_out(s, c->want, m))) goto out;
     if ((err = fill_rows(s, m, c->want, &again, rows))) goto out;
     if ((err = mark_standardised(s, m))) goto out;
-    note_words(s, m);
+    tt_csv_name_words(s, m);
     s->schema = m;
-    tt_source_tell(s, "columns", tt_csv_tell(m));
+    if (!c->train) tt_source_tell(s, "columns", tt_csv_tell(m));
 out:
     tt_csv_stop(&r);
     tt_csv_stop(&again);
@@ -539,11 +538,17 @@ static const tt_key keys[] = {
      "stands for '?' and empty cells of numeric columns that say nothing of their own"},
 };
 
+tt_err tt_csv_keys(tt_node *map, const char *what, csv_keys *out)
+{
+    *out = (csv_keys){0};
+    return tt_node_read(map, what, keys, TT_COUNT(keys), out);
+}
+
 tt_err tt_csv_decode(tt_source *s, tt_node *map, const char *what, const tt_source_ctx *c,
                      bool tabs, const char *text, size_t size)
 {
-    csv_keys k = {0};
-    tt_err err = tt_node_read(map, what, keys, TT_COUNT(keys), &k);
+    csv_keys k;
+    tt_err err = tt_csv_keys(map, what, &k);
 
     return err ? err : decode(s, map, &k, c, tabs, text, size);
 }
@@ -551,12 +556,12 @@ tt_err tt_csv_decode(tt_source *s, tt_node *map, const char *what, const tt_sour
 static tt_err open_text(tt_node *map, const char *what, const tt_source_ctx *c, tt_source *s,
                         bool tabs)
 {
-    csv_keys k = {0};
+    csv_keys k;
     tt_bytes file = {0};
     tt_err err;
 
-    if ((err = tt_node_read(map, what, keys, TT_COUNT(keys), &k))) return err;
-    if (c->look) return tt_csv_look(s, &k);
+    if ((err = tt_csv_keys(map, what, &k))) return err;
+    if (c->look) return tt_csv_look(s, &k, NULL);
     if ((err = tt_source_read(s, c, tt_node_get(map, "file"), k.file, NULL, &file, &s->name)))
         return err;
     err = decode(s, map, &k, c, tabs, (const char *)file.data, file.size);

@@ -90,14 +90,18 @@ struct tt_schema {
 tt_err tt_csv_columns(tt_source *s, const csv_keys *k, const tt_data_want *want, tt_schema *m,
                       tt_csv *r);
 
-/* Reads what the job says of columns, without a file. */
-tt_err tt_csv_look(tt_source *s, const csv_keys *k);
+tt_err tt_csv_keys(tt_node *map, const char *what, csv_keys *out); /* of a csv or tsv file */
+/* Reads what the job says of columns, without a file; into *m if that is not NULL. */
+tt_err tt_csv_look(tt_source *s, const csv_keys *k, tt_schema *m);
+/* Adds all words to s->words; not those of labels: to predict there need be none. */
+void tt_csv_name_words(tt_source *s, const tt_schema *m);
 
 /* What a second file asks of the training file's columns, as JSON; NULL: there is too much of it,
- * or words are no UTF-8. And a schema of which only that is known, for a source without rows.
- * TT_EFORMAT: it is none of ours. */
+ * or words are no UTF-8. And a schema of which only that is known, for a source without rows; `map`
+ * (may be NULL) is the job's `train`. TT_EFORMAT: it is none of ours; TT_EINVAL: the job has other
+ * columns now. */
 json_t *tt_csv_tell(const tt_schema *m);
-tt_err tt_csv_recall(const json_t *columns, tt_source *s);
+tt_err tt_csv_recall(const json_t *columns, tt_node *map, tt_source *s);
 
 /* "FILE: what which", at `n` if that is known. */
 tt_err tt_csv_fail(const tt_node *n, const char *name, const char *what, const char *which);

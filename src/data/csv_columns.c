@@ -97,11 +97,11 @@ static tt_err build_columns(tt_source *s, const csv_keys *k, int width, tt_schem
     return TT_OK;
 }
 
-tt_err tt_csv_look(tt_source *s, const csv_keys *k)
+tt_err tt_csv_look(tt_source *s, const csv_keys *k, tt_schema *m)
 {
-    tt_schema m = {0};
+    tt_schema none = {0};
 
-    return build_columns(s, k, 0, &m);
+    return build_columns(s, k, 0, m ? m : &none);
 }
 
 tt_err tt_csv_fail(const tt_node *n, const char *name, const char *what, const char *which)

@@ -49,7 +49,7 @@ static const tt_key keys[] = {
 /* The source whose shape and names count for both. */
 static const tt_source *leading(const tt_data *d)
 {
-    return d->train && (d->part[TT_TRAIN].src || !d->val) ? d->train : d->val;
+    return d->train ? d->train : d->val;
 }
 
 /* Channels and planes: of the file's shape if that is an image, else of the model's input. */
@@ -470,11 +470,13 @@ static tt_err open_val(tt_data *d, const data_keys *k, tt_source_ctx c)
     return d->train ? check_alike(d->train, d->val) : TT_OK;
 }
 
-/* Is it written down what words or numbers of a file stand for? */
-static bool says_words(const json_t *learned)
+/* Is all written down that would be asked of the training set? */
+static bool is_told(const json_t *learned, bool stats, bool leans)
 {
-    return json_object_get(learned, "columns") || json_object_get(learned, "tokens") ||
-           json_object_get(learned, "index_base");
+    bool words = json_object_get(learned, "columns") || json_object_get(learned, "tokens") ||
+                 json_object_get(learned, "index_base");
+
+    return learned && (!leans || words) && (!stats || json_object_get(learned, "mean"));
 }
 
 /* The validation set, and of the training set what that needs. */
@@ -482,8 +484,7 @@ static tt_err open_val_alone(tt_data *d, tt_node *map, const data_keys *k, tt_no
                              tt_source_ctx c, uint64_t seed)
 {
     const bool stats = normalizes(k) && wants_stats(k->normalize),
-               leans = tt_source_leans(k->val, &d->want),
-               told = d->learned && (!leans || says_words(d->learned));
+               leans = tt_source_leans(k->val, &d->want), told = is_told(d->learned, stats, leans);
     tt_err err;
 
     if (stats || leans) {
@@ -780,7 +781,7 @@ int tt_data_classes(const tt_data *d)
 
 const char *tt_data_class_name(const tt_data *d, int i)
 {
-    const tt_source *s = d->train && (d->train->class_name || !d->val) ? d->train : d->val;
+    const tt_source *s = leading(d);
 
     return s->class_name && i >= 0 && i < s->classes ? s->class_name[i] : NULL;
 }

@@ -1,21 +1,26 @@
 /* learned: what numbers mean where the training set decided on it, apart from the training set. A
  * checkpoint keeps it, so that a model can be used where nothing is left of what it was trained on.
  *
- *   {"columns": [...],                                  csv, see csv_learned.c
+ *   {"shape": [1, 28, 28], "pixels": true,              of a sample; do bytes stand for 0 to 1?
+ *    "classes": ["airplane", ...],                      where classes have names
+ *    "columns": [...],                                  csv, see csv_learned.c
  *    "index_base": 1, "label_base": 0,                  libsvm
- *    "pixels": true,                                    bytes that stand for 0 to 1
- *    "scaled": [0, 3],                                  csv: features that have a normalize
- *    "mean": [38.6, ...], "deviation": [13.6, ...],     of each channel, as the file has it
+ *    "scaled": [0, 3],                                  csv: features that have a normalize, ...
+ *    "mean": [38.6, ...], "deviation": [13.6, ...],     ... of these, else of each channel
  *    "tokens": {"names": ["\n", " ", "a"], "edge": 0, "first": 2}}
  *
  * Tokens are of a text: characters; lines have an edge. "bytes": 256 or 257 (with an edge) instead
  * of names is bytes, "tokenizer": 50257 are so many of GPT-2's: the folder that the job names says
  * what they are. "first" is the token that the text begins with; 0 if it is left out. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "data/bpe.h"
 #include "data/csv.h"
+
+enum { TEXT_MOST = 4 << 20 }; /* bytes */
 
 void tt_source_tell(tt_source *s, const char *key, json_t *value)
 {
@@ -23,7 +28,7 @@ void tt_source_tell(tt_source *s, const char *key, json_t *value)
     char *text = NULL;
 
     if (all && value && !json_object_set(all, key, value)) text = json_dumps(all, JSON_COMPACT);
-    s->learned = text ? tt_arena_strdup(s->arena, text) : "";
+    s->learned = text && strlen(text) <= TEXT_MOST ? tt_arena_strdup(s->arena, text) : "";
     free(text);
     json_decref(value);
     json_decref(all);
@@ -62,6 +67,11 @@ static json_t *spelling_of(const tt_data *d)
     return j;
 }
 
+static tt_err damaged(const char *key)
+{
+    return tt_fail(TT_EFORMAT, "what it says of its data is damaged: `%s`", key);
+}
+
 /* A number from `least` on and below the tokens there are. */
 static tt_err take_token(const json_t *j, const char *key, int least, int count, int *out)
 {
@@ -69,7 +79,7 @@ static tt_err take_token(const json_t *j, const char *key, int least, int count,
     json_int_t n = v ? json_integer_value(v) : least;
 
     if ((v && !json_is_integer(v)) || n < least || n >= count || n > UINT16_MAX)
-        return tt_fail(TT_EFORMAT, "what it says of its tokens is damaged: `%s`", key);
+        return damaged(key);
     *out = (int)n;
     return TT_OK;
 }
@@ -93,28 +103,31 @@ static tt_err take_tokenizer(tt_node *data, tt_source *s)
     return TT_OK;
 }
 
-static tt_err take_tokens(const json_t *j, tt_node *data, tt_source *s)
+/* Of tokens, or of classes. */
+static tt_err recall_names(const json_t *list, const char *key, tt_source *s)
 {
-    const json_t *names = json_object_get(j, "names"), *bytes = json_object_get(j, "bytes");
-    const size_t count = json_array_size(names);
-    const char **name;
+    const size_t count = json_array_size(list);
+    const char **name, *text;
 
-    if (json_object_get(j, "tokenizer")) return take_tokenizer(data, s);
-    if (!names && (json_integer_value(bytes) == 256 || json_integer_value(bytes) == 257)) {
-        s->classes = (int)json_integer_value(bytes);
-        return TT_OK;
-    }
-    if (!count || count > UINT16_MAX)
-        return tt_fail(TT_EFORMAT, "what it says of its tokens is damaged: `names`");
+    if (!count || count > TT_LEARNED_MOST) return damaged(key);
     name = tt_arena_take(s->arena, count * sizeof *name, sizeof *name);
     for (size_t i = 0; i < count; i++) {
-        const char *text = json_string_value(json_array_get(names, i));
-        if (!text) return tt_fail(TT_EFORMAT, "what it says of its tokens is damaged: name %zu", i);
+        if (!(text = json_string_value(json_array_get(list, i)))) return damaged(key);
         name[i] = tt_arena_strdup(s->arena, text);
     }
     s->class_name = name;
     s->classes = (int)count;
     return TT_OK;
+}
+
+static tt_err take_tokens(const json_t *j, tt_node *data, tt_source *s)
+{
+    const json_t *names = json_object_get(j, "names"), *bytes = json_object_get(j, "bytes");
+
+    if (json_object_get(j, "tokenizer")) return take_tokenizer(data, s);
+    if (names || !bytes) return recall_names(names, "names", s);
+    s->classes = (int)json_integer_value(bytes);
+    return s->classes == 256 || s->classes == 257 ? TT_OK : damaged("bytes");
 }
 
 static tt_err recall_tokens(const json_t *tokens, tt_node *data, tt_source *s)
@@ -142,11 +155,13 @@ static tt_err recall_tokens(const json_t *tokens, tt_node *data, tt_source *s)
 
 /* ---- Numbers ---- */
 
-static json_t *numbers_of(const double *v, int64_t n)
+/* Of all channels, or of those that are marked. */
+static json_t *numbers_of(const double *v, int64_t n, const bool *mark)
 {
     json_t *list = json_array();
 
-    for (int64_t i = 0; i < n; i++) json_array_append_new(list, json_real(v[i]));
+    for (int64_t i = 0; i < n; i++)
+        if (!mark || mark[i]) json_array_append_new(list, json_real(v[i]));
     return list;
 }
 
@@ -170,46 +185,50 @@ static tt_err recall_marks(const json_t *list, const tt_data_want *want, tt_sour
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) >= features)
-            return tt_fail(TT_EFORMAT, "what it says of its columns is damaged: `scaled`");
+            return damaged("scaled");
         mark[json_integer_value(v)] = true;
     }
     s->standardise = mark;
     return TT_OK;
 }
 
-static tt_err recall_numbers(const json_t *learned, const char *key, int64_t n, double *out)
+static tt_err recall_numbers(const tt_data *d, const char *key, double least, double *out)
 {
-    const json_t *list = json_object_get(learned, key);
+    const json_t *list = json_object_get(d->learned, key), *v;
+    const bool *mark = d->train->standardise;
+    size_t at = 0;
 
-    if ((int64_t)json_array_size(list) != n)
-        return tt_fail(TT_EFORMAT, "it says nothing of the `%s` of %lld channels", key,
-                       (long long)n);
-    for (int64_t i = 0; i < n; i++) {
-        const json_t *v = json_array_get(list, (size_t)i);
+    for (int64_t i = 0; i < d->channels; i++) {
+        out[i] = 1;
+        if (mark && !mark[i]) continue;
+        v = json_array_get(list, at++);
         out[i] = json_number_value(v);
-        if (!json_is_number(v) || !isfinite(out[i]))
-            return tt_fail(TT_EFORMAT, "number %lld of `%s` is damaged", (long long)i, key);
+        if (!json_is_number(v) || !isfinite(out[i]) || out[i] < least) return damaged(key);
     }
-    return TT_OK;
+    return at == json_array_size(list) ? TT_OK : damaged(key);
 }
 
 tt_err tt_data_recall_stats(const tt_data *d, double *mean, double *deviation)
 {
-    tt_err err = recall_numbers(d->learned, "mean", d->channels, mean);
-
-    if (err || (err = recall_numbers(d->learned, "deviation", d->channels, deviation))) return err;
-    for (int64_t i = 0; i < d->channels; i++)
-        if (deviation[i] <= 0)
-            return tt_fail(TT_EFORMAT, "deviation %lld is not above 0", (long long)i);
-    return TT_OK;
+    tt_err err = recall_numbers(d, "mean", -DBL_MAX, mean);
+    return err ? err : recall_numbers(d, "deviation", DBL_MIN, deviation);
 }
 
 /* ---- All of it ---- */
 
+static json_t *shape_of(const tt_shape *s)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < s->rank; i++) json_array_append_new(list, json_integer(s->dim[i]));
+    return list;
+}
+
 json_t *tt_data_learned(const tt_data *d)
 {
     const tt_source *s = d->train;
-    json_t *j;
+    const bool *mark = s ? s->standardise : NULL;
+    json_t *j, *names = NULL;
 
     if (!s || (d->mean && d->channels > TT_LEARNED_MOST)) return NULL;
     j = s->learned ? json_loads(s->learned, 0, NULL) : json_object();
@@ -217,13 +236,16 @@ json_t *tt_data_learned(const tt_data *d)
     if (s->keep == TT_KEEP_TOKENS) {
         json_t *tokens = spelling_of(d);
         if (tokens) json_object_set_new(j, "tokens", tokens);
+    } else {
+        json_object_set_new(j, "shape", shape_of(&s->shape));
+        json_object_set_new(j, "pixels", json_boolean(s->pixels));
+        if (s->class_name && s->classes <= TT_LEARNED_MOST) names = names_of(s);
+        if (names) json_object_set_new(j, "classes", names);
     }
-    if (s->bytes) json_object_set_new(j, "pixels", json_boolean(s->pixels));
-    if (d->mean && s->standardise)
-        json_object_set_new(j, "scaled", marks_of(s->standardise, d->channels));
+    if (d->mean && mark) json_object_set_new(j, "scaled", marks_of(mark, d->channels));
     if (d->mean) {
-        json_object_set_new(j, "mean", numbers_of(d->mean, d->channels));
-        json_object_set_new(j, "deviation", numbers_of(d->deviation, d->channels));
+        json_object_set_new(j, "mean", numbers_of(d->mean, d->channels, mark));
+        json_object_set_new(j, "deviation", numbers_of(d->deviation, d->channels, mark));
     }
     if (json_object_size(j)) return j;
     json_decref(j);
@@ -233,28 +255,45 @@ json_t *tt_data_learned(const tt_data *d)
 static tt_err recall_base(const json_t *learned, const char *key, int least, int *out)
 {
     const json_t *v = json_object_get(learned, key);
+    json_int_t n = json_integer_value(v);
 
-    *out = (int)json_integer_value(v);
-    if (!v || (json_is_integer(v) && *out >= least && *out <= 1)) return TT_OK;
-    return tt_fail(TT_EFORMAT, "what it says of its data is damaged: `%s`", key);
+    if ((v && !json_is_integer(v)) || n < least || n > 1) return damaged(key);
+    *out = (int)n;
+    return TT_OK;
+}
+
+static tt_err recall_shape(const json_t *list, tt_shape *out)
+{
+    const size_t rank = json_array_size(list);
+
+    if (!list) return TT_OK;
+    if (!rank || rank > TT_COUNT(out->dim)) return damaged("shape");
+    out->rank = (int)rank;
+    for (size_t i = 0; i < rank; i++) {
+        out->dim[i] = json_integer_value(json_array_get(list, i));
+        if (out->dim[i] < 0 || out->dim[i] > INT32_MAX) return damaged("shape");
+    }
+    return TT_OK;
 }
 
 tt_err tt_data_recall(tt_data *d, tt_node *data)
 {
     const json_t *l = d->learned, *columns = json_object_get(l, "columns"),
-                 *tokens = json_object_get(l, "tokens");
+                 *tokens = json_object_get(l, "tokens"), *names = json_object_get(l, "classes");
     tt_source *s = d->train = tt_source_new();
-    tt_err err = TT_OK;
+    tt_err err;
 
     s->name = "what it was trained on";
     if (!json_is_object(l)) return tt_fail(TT_EFORMAT, "what it says of its data is damaged");
-    if (columns) err = tt_csv_recall(columns, s);
-    if (!err && tokens) err = recall_tokens(tokens, data, s);
-    if (!err) err = recall_marks(json_object_get(l, "scaled"), &d->want, s);
-    if (!err) err = recall_base(l, "index_base", 0, &s->index_base);
-    if (!err) err = recall_base(l, "label_base", TT_LABEL_SIGN, &s->label_base);
     s->pixels = json_is_true(json_object_get(l, "pixels"));
-    return err;
+    if ((columns && (err = tt_csv_recall(columns, data ? tt_node_get(data, "train") : NULL, s))) ||
+        (tokens && (err = recall_tokens(tokens, data, s))) ||
+        (names && (err = recall_names(names, "classes", s))) ||
+        (err = recall_shape(json_object_get(l, "shape"), &s->shape)) ||
+        (err = recall_marks(json_object_get(l, "scaled"), &d->want, s)) ||
+        (err = recall_base(l, "index_base", 0, &s->index_base)))
+        return err;
+    return recall_base(l, "label_base", TT_LABEL_SIGN, &s->label_base);
 }
 
 tt_err tt_data_open_text(const json_t *learned, tt_node *data, tt_data **out)

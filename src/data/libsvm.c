@@ -143,8 +143,10 @@ static tt_err check_survey(tt_source *s, const tt_source_ctx *c, const tt_libsvm
     if (s->index_base == 1 && v->zero_index)
         return tt_fail(TT_EDATA, "%s: index 0, but indices start at 1 here (index_base)", s->name);
     s->label_base = choose_label_base(k, c, v);
-    tt_source_tell(s, "index_base", json_integer(s->index_base));
-    tt_source_tell(s, "label_base", json_integer(s->label_base));
+    if (!c->train) {
+        tt_source_tell(s, "index_base", json_integer(s->index_base));
+        tt_source_tell(s, "label_base", json_integer(s->label_base));
+    }
     if (k->features > 0) features = k->features;
     if (v->highest - s->index_base >= features)
         return tt_fail(
