@@ -325,6 +325,25 @@ TT_TEST(data_csv, adult_as_the_archive_has_it)
     tt_str_free(&job);
 }
 
+/* Most cells of a header are words; a row with one that is damaged is no header to be skipped. */
+TT_TEST(data_csv, a_first_row_with_a_mistake_is_no_header)
+{
+    static const char job[] =
+        "dir: .\ntrain: {format: csv, file: a.csv, columns: [{index: 0}, {index: 1}, {index: 2}, "
+        "{index: 3, type: label}]}";
+    tt_data_want want = wants_vector(3, 2, 0);
+    opened o;
+
+    write_text("a.csv", "forty,2,3,0\n4,5,6,1\n");
+    EXPECT_REFUSED(TT_EDATA, "line 1, column 0: 'forty' is no number", job, want);
+    write_text("a.csv", "1,1e400,3,0\n4,5,6,1\n");
+    EXPECT_REFUSED(TT_EDATA, "line 1, column 1: '1e400'", job, want);
+    write_text("a.csv", "a,b,2019,y\n4,5,6,1\n");
+    EXPECT_OK(open_text(job, want, &o));
+    EXPECT_INT(1, tt_data_count(o.data, TT_TRAIN));
+    shut(&o);
+}
+
 TT_TEST(data_csv, iris_has_a_header_of_another_kind)
 {
     tt_data_want want = wants_vector(4, 3, 0);

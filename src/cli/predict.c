@@ -373,8 +373,8 @@ const tt_command cli_predict = {
         "the outputs y0, y1, ... as the last layer gives them, or those of --layer. Where pixels "
         "or positions are judged there are the classes of all of them, in order, instead. The "
         "training "
-        "data is not read unless the job takes from it what the values mean: statistics "
-        "(normalize: auto), the words of a CSV file.",
+        "data is not read: a run knows its words, means and deviations. Weights from elsewhere do "
+        "not, so with those it is.",
     .examples =
         (const char *const[]){"tutti predict last --data new.csv", "new rows, by the newest run",
                               "tutti predict last -o out.csv", "the validation data, as CSV",

@@ -250,8 +250,11 @@ static void drop_label_feature(tt_schema *m)
 
 /* ---- The header ---- */
 
+/* Half or more of what should be numbers is not. One among numbers is a mistake, and its row must
+ * not be skipped for it. */
 static bool looks_like_header(const tt_schema *m, const tt_csv *first, int second_count)
 {
+    int numbers = 0, words = 0;
     double v;
 
     if (second_count && second_count != first->count) return true;
@@ -265,9 +268,13 @@ static bool looks_like_header(const tt_schema *m, const tt_csv *first, int secon
         bool is_label =
             m->col[m->count - 1].type == LABEL && !m->col[m->count - 1].by_name &&
             (m->col[m->count - 1].index == at || m->col[m->count - 1].index + first->count == at);
-        if (!is_label && !tt_cell_missing(cell) && !tt_cell_number(cell.s, cell.n, &v)) return true;
+        if (is_label || tt_cell_missing(cell)) continue;
+        if (tt_cell_number(cell.s, cell.n, &v))
+            numbers++;
+        else
+            words++;
     }
-    return false;
+    return words >= numbers && words > (numbers > 0);
 }
 
 tt_err tt_csv_columns(tt_source *s, const csv_keys *k, const tt_data_want *want, tt_schema *m,

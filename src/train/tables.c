@@ -71,6 +71,17 @@ tt_err tables_optim(tt_trainer *t)
     return TT_OK;
 }
 
+/* Does the job ask for decay, rather than the optimiser by its default? */
+static bool decay_asked(const train_conf *c)
+{
+    static const char *const keys[] = {"weight_decay", "l2", "l1"};
+    const tt_node *o = c->optimizer && c->optimizer->count ? c->optimizer->item[0] : NULL;
+
+    for (int i = 0; o && o->kind == TT_MAP && i < TT_COUNT(keys); i++)
+        if (tt_node_get(o, keys[i]) && !tt_node_get(o, keys[i])->is_default) return true;
+    return c->tables || c->groups;
+}
+
 void tables_tell(const tt_trainer *t)
 {
     if (t->dense_rows)
@@ -80,7 +91,7 @@ void tables_tell(const tt_trainer *t)
                 "train.optimizer is theirs, too");
     else if (!t->table_count && t->conf.tables)
         tt_warn("train.tables is for layers that are sparse, and the model has none");
-    if (t->table_count && tt_optim_rows_decay(t->optim))
+    if (t->table_count && tt_optim_rows_decay(t->optim) && decay_asked(&t->conf))
         tt_warn("l2, l1 and weight_decay do not apply to rows of tables: they would change every "
                 "row with each step; with sparse: false they do");
 }
