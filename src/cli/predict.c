@@ -371,10 +371,9 @@ const tt_command cli_predict = {
         "from 0 (a header does not count; rows that were split off come in an order of their own); "
         "label, what is true of it, where the data says; for a classifier class and probability; "
         "the outputs y0, y1, ... as the last layer gives them, or those of --layer. Where pixels "
-        "or positions are judged there are the classes of all of them, in order, instead. The "
-        "training "
-        "data is not read: a run knows its words, means and deviations. Weights from elsewhere do "
-        "not, so with those it is.",
+        "or positions are judged there are the classes of all of them, in order, instead. With "
+        "--data the training data is not read: a run knows its words, means and deviations, unless "
+        "there are very many. Weights from elsewhere do not.",
     .examples =
         (const char *const[]){"tutti predict last --data new.csv", "new rows, by the newest run",
                               "tutti predict last -o out.csv", "the validation data, as CSV",

@@ -106,7 +106,8 @@ static void show_start(const json_t *s)
            threads == 1 ? "" : "s", json_object_get(s, "world") ? " a worker" : "");
     if (*text_in(s, "precision"))
         printf("  numbers  %s, products %s%s\n", text_in(s, "precision"), text_in(s, "product"),
-               strcmp(text_in(s, "product"), "widened") ? "" : ": float32 is faster on this CPU");
+               strcmp(text_in(s, "product"), "widened") ? ""
+                                                        : ": no faster than float32 on this CPU");
     if (json_object_get(s, "world")) show_world(json_object_get(s, "world"));
     printf("  run      %s\n", text_in(s, "run"));
     if (count_in(s, "first_step") > 0)

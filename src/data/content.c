@@ -71,10 +71,8 @@ void tt_source_name_words(tt_source *s, const char *const *word, int count)
 tt_meaning tt_data_meaning(const tt_data *d)
 {
     const tt_source *s = d->train ? d->train : d->val;
+    const bool recalled = d->train && !d->part[TT_TRAIN].src; /* with what is scaled alone */
     tt_meaning m = {s ? s->words : 0, 0};
-
-    const bool recalled =
-        d->train && !d->part[TT_TRAIN].src; /* then those of others are left out */
 
     for (int64_t c = 0; d->mean && !recalled && c < d->channels; c++) {
         float pair[2] = {(float)d->mean[c], (float)d->deviation[c]};
